@@ -1,0 +1,1 @@
+"""Calibration of speculative decoding: statistics, store, service, command line."""

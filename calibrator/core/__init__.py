@@ -1,0 +1,1 @@
+"""Pure NumPy statistics and fits: no I/O, no clock, no logging."""

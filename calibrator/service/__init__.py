@@ -1,0 +1,1 @@
+"""The calibrator as a service: refresh, gate, publish."""

@@ -1,0 +1,1 @@
+"""The SQL store: windows, samples, positions, parameter versions."""

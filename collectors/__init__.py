@@ -1,0 +1,1 @@
+"""From verify events to the store: sources and the one ingest pipeline behind them."""

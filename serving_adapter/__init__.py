@@ -1,0 +1,1 @@
+"""What runs beside the engine: event ring, parameter mirror, sidecar loops, engine bindings."""

@@ -1,0 +1,1 @@
+"""One folder per engine that the adapter is bound to."""

@@ -1,0 +1,1 @@
+"""Recorded rounds of a real model, served as a live engine."""
