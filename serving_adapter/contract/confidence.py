@@ -49,5 +49,4 @@ def prefix_survival(conditionals: ArrayLike) -> Float:
     >>> prefix_survival([[0.5, 0.5, 1.0]])
     array([[0.5 , 0.25, 0.25]])
     """
-    survival: Float = np.cumprod(np.asarray(conditionals, dtype=np.float64), axis=-1)
-    return survival
+    return np.multiply.accumulate(np.asarray(conditionals, dtype=np.float64), axis=-1)

@@ -68,7 +68,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reasons: list[str] = []
 
 
-class ParameterDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ParameterDocument(msgspec.Struct, frozen=True, kw_only=True):
     """A versioned set of parameters. Validates itself; see docs/contracts.md.
 
     ``c_k = sigmoid(z_k / temperatures[k] + offsets[k])``; ``offsets`` are zeros in the temperature form.
@@ -137,6 +137,8 @@ def canonical(document: ParameterDocument) -> bytes:
 
 def seal(document: ParameterDocument, key: bytes | None = None) -> ParameterDocument:
     """Return the document with its digest and, when a key is given, its signature."""
+    # Through JSON once, so that 1 and 1.0 in a list of numbers have one canonical form.
+    document = msgspec.json.decode(msgspec.json.encode(document), type=ParameterDocument)
     body = canonical(document)
     digest = hashlib.sha256(body).hexdigest()
     signature = hmac.new(key, body, hashlib.sha256).hexdigest() if key else ""
