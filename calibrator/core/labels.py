@@ -1,0 +1,64 @@
+"""Which positions of a round carry a label, and what it says.
+
+The inclusion rule: use position k of a round if and only if it was verified (k <= verified). Counting
+trimmed positions as rejected, or keeping the ones "whose label happens to be known", biases every
+later figure (design: a death spiral of lower labels, higher temperatures, shorter verification).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serving_adapter.contract import NO_STOP, Rounds
+
+Mask = NDArray[np.bool_]
+EndOfSequence = Literal["draft_stop", "accepted_stop", "keep"]
+
+
+def positions(rounds: Rounds) -> NDArray[np.int64]:
+    """Draft positions 1..gamma, shape ``[1, gamma]``."""
+    return np.arange(1, rounds.gamma + 1, dtype=np.int64)[None, :]
+
+
+def prefix_labels(rounds: Rounds) -> NDArray[np.uint8]:
+    """``A_k``: 1 if positions 1..k were all accepted, shape ``[rows, gamma]``.
+
+    Meaningful only where :func:`included` says so.
+    """
+    return (positions(rounds) <= rounds.accepted[:, None]).astype(np.uint8)
+
+
+def drafted(rounds: Rounds, end_of_sequence: EndOfSequence = "draft_stop") -> Mask:
+    """Positions that belong to the traffic, verified or not, shape ``[rows, gamma]``.
+
+    ``draft_stop`` leaves out positions behind a stop token in the draft, whether or not it was
+    accepted: a rule that does not depend on the outcome. ``accepted_stop`` leaves them out only when
+    the stop was accepted (DeepSpec's evaluator; biased, for parity). ``keep`` leaves out nothing.
+    """
+    k = positions(rounds)
+    if end_of_sequence == "keep":
+        return np.ones((len(rounds), rounds.gamma), dtype=np.bool_)
+    stop = np.where(rounds.draft_stop == NO_STOP, rounds.gamma, rounds.draft_stop.astype(np.int64) + 1)
+    if end_of_sequence == "accepted_stop":
+        stop = np.where(rounds.accepted >= stop, stop, rounds.gamma)
+    elif end_of_sequence != "draft_stop":
+        raise ValueError(
+            f"end_of_sequence: got {end_of_sequence!r}, expected draft_stop, accepted_stop or keep"
+        )
+    inside: Mask = k <= stop[:, None]
+    return inside
+
+
+def included(rounds: Rounds, end_of_sequence: EndOfSequence = "draft_stop") -> Mask:
+    """Positions with a usable label: drafted and verified, shape ``[rows, gamma]``."""
+    inside: Mask = drafted(rounds, end_of_sequence) & (positions(rounds) <= rounds.verified[:, None])
+    return inside
+
+
+def at_risk(rounds: Rounds, end_of_sequence: EndOfSequence = "draft_stop") -> Mask:
+    """Positions whose conditional outcome was seen: verified, and everything before them accepted."""
+    seen: Mask = included(rounds, end_of_sequence) & (rounds.accepted[:, None] >= positions(rounds) - 1)
+    return seen
