@@ -18,6 +18,15 @@ class TransportError(Exception):
     """The bus or store could not be reached or refused the call; trying again may help."""
 
 
+class MessageRefusedError(Exception):
+    """The bus will never take the first message (too large): sending it again cannot help."""
+
+    def __init__(self, topic: str, reason: str) -> None:
+        super().__init__(f"{topic}: message refused: {reason}")
+        self.topic = topic
+        self.reason = reason
+
+
 class VersionConflictError(Exception):
     """A document was not published because the store holds the same or a later version."""
 
@@ -70,6 +79,9 @@ class EventSink(Protocol):
         ------
         TransportError
             When nothing could be delivered.
+        MessageRefusedError
+            When the first message can never be delivered. With such a message further on, those before
+            it are counted and the next call raises.
         """
         ...
 

@@ -21,7 +21,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.servers", description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print the variables as one JSON line")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
     kafka, cache, database = KafkaServer(), RedisServer(persist=True), PostgresServer()
     servers: list[Server] = [kafka, cache, database]
     try:
@@ -54,7 +55,7 @@ def main() -> int:
         return 0
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, ClassVar, Self
 
@@ -66,7 +67,7 @@ class Server:
         self._lock: IO[str] | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
-    # --- what a server defines -------------------------------------------------------------------------------
+    # --- what a server defines
 
     def _prepare(self) -> None:
         """Write configuration and storage into the fresh, empty folder."""
@@ -78,7 +79,7 @@ class Server:
         """Raise unless the server answers a real request."""
         raise NotImplementedError
 
-    # --- what users call -------------------------------------------------------------------------------------
+    # --- what users call
 
     @property
     def folder(self) -> Path:
@@ -180,7 +181,7 @@ class Server:
         state = f"process {self.pid}" if self.running else "not running"
         return f"<{type(self).__name__} {self.host}:{self.port}, {state}>"
 
-    # --- how it is done --------------------------------------------------------------------------------------
+    # --- how it is done
 
     def _unavailable(self, why: str) -> ServerUnavailable:
         return ServerUnavailable(self.kind, why, self.variable)
@@ -217,7 +218,7 @@ class Server:
             with self.log.open("ab") as log:
                 return subprocess.Popen(
                     wrapped, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                    start_new_session=True,  # Ctrl-C in a terminal is for us; we then stop the servers in order
+                    start_new_session=True,  # Ctrl-C in a terminal is for us alone: we then stop the servers
                 )  # fmt: skip
 
         spawner = _spawners.setdefault(os.getpid(), ThreadPoolExecutor(1, "server-spawner"))
@@ -236,7 +237,8 @@ class Server:
                     ) from None
                 if time.monotonic() > deadline:
                     raise ServerFailed(
-                        f"{self.kind} was not usable within {self.start_timeout:.0f} s: {error}\n{self.log_tail()}"
+                        f"{self.kind} was not usable within {self.start_timeout:.0f} s: "
+                        f"{error}\n{self.log_tail()}"
                     ) from error
                 time.sleep(0.05)
             else:
@@ -286,14 +288,12 @@ def free_port() -> int:
 
 
 def _signal(process: psutil.Process, number: signal.Signals) -> None:
-    try:
+    with suppress(psutil.NoSuchProcess):
         process.send_signal(number)
-    except psutil.NoSuchProcess:
-        pass
 
 
 def _remove_abandoned_folders() -> None:
-    """Remove folders of test runs that were killed: the lock in a folder goes with the process that held it."""
+    """Remove folders of runs that were killed: the lock in a folder goes with the process that held it."""
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
         try:
             if time.time() - folder.stat().st_mtime < 60:  # its owner may be about to lock it

@@ -51,7 +51,7 @@ class ExistingServer:
 
     def _refuse(self) -> None:
         raise ServerFailed(
-            f"the {self.kind} named in {self.variable} is not ours to stop; unset {self.variable} for this test"
+            f"the {self.kind} named in {self.variable} is not ours to stop: unset that for this test"
         )
 
     stop = kill = pause = resume = restart = _refuse

@@ -34,17 +34,22 @@ as_root=()
 # already there (containers ship one) is left alone when it forbids too, and put back as it was otherwise.
 policy=/usr/sbin/policy-rc.d
 kept=
-restore_policy() {
+forbidden=
+output=
+clean_up() {
+  [ -z "$output" ] || rm -f "$output"
+  [ -n "$forbidden" ] || return 0
   "${as_root[@]}" rm -f "$policy"
   [ -z "$kept" ] || "${as_root[@]}" mv "$kept" "$policy"
 }
+trap clean_up EXIT
 forbid_services() {
   if [ -e "$policy" ]; then
     grep -q '^exit 101' "$policy" && return
     kept="$policy.before-dspark"
     "${as_root[@]}" mv "$policy" "$kept"
   fi
-  trap restore_policy EXIT
+  forbidden=yes
   printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" >/dev/null
   "${as_root[@]}" chmod 755 "$policy"
 }
@@ -63,7 +68,6 @@ if [ ${#missing[@]} -gt 0 ]; then
     apt install --no-install-recommends "$package" ||
       fail "could not install $package: $(grep -m1 '^E:' "$output" || tail -n1 "$output")"
   done
-  rm -f "$output"
 fi
 
 [ "$(java_version)" -ge 17 ] || fail "Java 17 or newer is needed for Kafka; the java on PATH is $(java_version)"

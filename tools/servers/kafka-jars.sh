@@ -22,10 +22,11 @@ flock 9
 if [ ! -d "$jars" ]; then
   partial=$(mktemp -d "$cache/partial.XXXXXX")
   trap 'rm -rf "$partial"' EXIT
-  if ! mvn -q -B -f "$here/pom.xml" dependency:copy-dependencies \
+  # -U: without it Maven remembers for a day that a download failed.
+  if ! mvn -q -B -U -Dstyle.color=never -f "$here/pom.xml" dependency:copy-dependencies \
       -DoutputDirectory="$partial" -DincludeScope=runtime >"$cache/maven.log" 2>&1 9>&-; then
-    echo "Kafka $version: Maven could not resolve the jars: $(grep -m1 '^\[ERROR\]' "$cache/maven.log" ||
-      tail -n1 "$cache/maven.log")" >&2
+    said=$(grep -m1 -E '\[(ERROR|FATAL)\] *[[:alnum:]]' "$cache/maven.log" || tail -n1 "$cache/maven.log")
+    echo "Kafka $version: Maven could not resolve the jars: ${said:0:400}" >&2
     exit 1
   fi
   chmod 755 "$partial"

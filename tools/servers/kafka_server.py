@@ -44,7 +44,7 @@ class KafkaServer(Server):
         *,
         secure: bool = False,
         username: str = "dspark",
-        password: str = "dspark-secret",  # noqa: S107
+        password: str = "dspark-secret",
         settings: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()

@@ -67,9 +67,7 @@ class PostgresServer(Server):
             "listen_addresses": self.host,
             "port": str(self.port),
             "unix_socket_directories": "",
-            "fsync": "off",
-            "synchronous_commit": "off",
-            "full_page_writes": "off",
+            "fsync": "off",  # only this one: without synchronous_commit a crash would lose commits
             "shared_buffers": "64MB",
             "timezone": "UTC",
             "log_line_prefix": "%m [%p] %d ",
@@ -83,7 +81,9 @@ class PostgresServer(Server):
             try:
                 pwd.getpwnam(self.user)
             except KeyError:
-                raise self._unavailable(f"we are root and there is no account {self.user} to run it") from None
+                raise self._unavailable(
+                    f"we are root and there is no account {self.user} to run it"
+                ) from None
         super()._create_folder()
 
     def _command(self) -> list[str]:

@@ -65,8 +65,10 @@ class RedisServer(Server):
 
     @property
     def url(self) -> str:
-        """``redis://`` or ``rediss://`` URL of database 0, with user, password and ``ssl_ca_certs`` as needed."""
-        account = f"{quote(self.username or '')}:{quote(self.password)}@" if self.password else ""
+        """URL of database 0, with user, password and ``ssl_ca_certs`` as needed."""
+        account = (
+            f"{quote(self.username or '', safe='')}:{quote(self.password, safe='')}@" if self.password else ""
+        )
         if self._tls:
             return f"rediss://{account}{self.host}:{self.port}/0?ssl_ca_certs={quote(str(self.ca_file))}"
         return f"redis://{account}{self.host}:{self.port}/0"
@@ -91,9 +93,12 @@ class RedisServer(Server):
         else:
             lines += [f"port {self.port}"]
         if self.username is not None:
-            lines += ["user default off", f"user {self.username} on >{self.password} {self._acl}"]
+            lines += [
+                "user default off",
+                f"user {self.username} on {_quoted(f'>{self.password}')} {self._acl}",
+            ]
         elif self.password is not None:
-            lines += [f"requirepass {self.password}"]
+            lines += [f"requirepass {_quoted(self.password)}"]
         if self._cluster_port is not None:
             lines += ["cluster-enabled yes", f"cluster-port {self._cluster_port}"]
             lines += [f"cluster-announce-ip {self.host}"]
@@ -138,12 +143,20 @@ class RedisSentinel(Server):
         """A client of the Sentinel itself."""
         return redis.Redis(host=self.host, port=self.port, socket_timeout=5, decode_responses=True)
 
+    def master_address(self) -> tuple[str, int]:
+        """Host and port of the server that the Sentinel holds for the master now."""
+        with self.client() as client:
+            host, port = client.execute_command("SENTINEL GET-MASTER-ADDR-BY-NAME", self.name)
+        return str(host), int(port)
+
     def _prepare(self) -> None:
         lines = [*_common_configuration(self), f"port {self.port}"]
         lines += [f"sentinel monitor {self.name} {self.master.host} {self.master.port} 1"]
         lines += [f"sentinel down-after-milliseconds {self.name} 1000"]
         lines += [f"sentinel failover-timeout {self.name} 5000"]
-        lines += _credentials(f"sentinel auth-user {self.name}", f"sentinel auth-pass {self.name}", self.master)
+        lines += _credentials(
+            f"sentinel auth-user {self.name}", f"sentinel auth-pass {self.name}", self.master
+        )
         _write_configuration(self.folder, lines)
 
     def _command(self) -> Sequence[str]:
@@ -171,8 +184,13 @@ def _common_configuration(server: Server) -> list[str]:
 
 
 def _credentials(user_setting: str, password_setting: str, server: RedisServer) -> list[str]:
-    lines = [f"{password_setting} {server.password}"] if server.password else []
+    lines = [f"{password_setting} {_quoted(server.password)}"] if server.password else []
     return [f"{user_setting} {server.username}", *lines] if server.username else lines
+
+
+def _quoted(word: str) -> str:
+    """A word of redis.conf that may hold any character."""
+    return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _write_configuration(folder: Path, lines: Sequence[str]) -> None:

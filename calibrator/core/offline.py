@@ -1,0 +1,79 @@
+"""Fit every given row, without a gate: what the peers' fitters do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from calibrator.core.affine import fit_affine
+from calibrator.core.labels import at_risk, included, prefix_labels
+from calibrator.core.likelihood import fit_temperatures_by_likelihood
+from calibrator.core.proposal import ParameterSet, ProposalOptions, compare_forms
+from calibrator.core.propensity import inclusion_weights
+from calibrator.core.split import held_out
+from calibrator.core.status import Status
+from calibrator.core.temperature import fit_temperatures
+from serving_adapter.contract import Form, Rounds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OfflineFit:
+    """Fitted parameters, the status of every position, and what a user should know."""
+
+    parameters: ParameterSet
+    statuses: tuple[Status, ...]
+    notes: tuple[str, ...] = ()
+
+
+def fit_offline(rounds: Rounds, options: ProposalOptions) -> OfflineFit:
+    """Fit all rows in the form asked for; ``auto`` chooses on rows held out by request, then fits all.
+
+    Parameters
+    ----------
+    rounds
+        The rows; positions that were not verified teach nothing.
+    options
+        ``form``, ``supported_forms``, ``objective`` (default ``ece``), ``bins``, ``grid``,
+        ``end_of_sequence``, and the split of ``auto``.
+    """
+    form, notes = _form(rounds, options)
+    if form == "affine":
+        seen = at_risk(rounds, options.end_of_sequence)
+        fit = fit_affine(rounds.logits, prefix_labels(rounds), seen)
+        parameters = ParameterSet("affine", np.asarray(fit.temperatures), np.asarray(fit.offsets))
+        return OfflineFit(parameters, tuple(fit.statuses), notes)
+    if options.objective == "likelihood":
+        seen = at_risk(rounds, options.end_of_sequence)
+        likelihood = fit_temperatures_by_likelihood(rounds.logits, prefix_labels(rounds), seen)
+        temperatures, statuses = likelihood.temperatures, likelihood.statuses
+    else:
+        explored = bool(((rounds.explore > 0) & (rounds.scheduled < rounds.gamma)).any())
+        by_ece = fit_temperatures(
+            rounds.logits,
+            prefix_labels(rounds),
+            included(rounds, options.end_of_sequence),
+            inclusion_weights(rounds, options.end_of_sequence, options.clip) if explored else None,
+            bins=options.bins,
+            grid=np.asarray(options.grid),
+            ties="first",
+        )
+        temperatures, statuses = by_ece.temperatures, by_ece.statuses
+    parameters = ParameterSet("temperature", np.asarray(temperatures), np.zeros(rounds.gamma))
+    return OfflineFit(parameters, tuple(statuses), notes)
+
+
+def _form(rounds: Rounds, options: ProposalOptions) -> tuple[Form, tuple[str, ...]]:
+    if options.form != "auto":
+        return options.form, ()
+    if "affine" not in options.supported_forms:
+        return "temperature", ()
+    judging = held_out(rounds.request, options.held_out_fraction, options.split_salt)
+    fit_rows, judge_rows = rounds.take(~judging), rounds.take(judging)
+    if not len(fit_rows) or not len(judge_rows):
+        return "temperature", ("auto: too few requests to hold any out, so the temperature form",)
+    built = {
+        form: fit_offline(fit_rows, replace(options, form=form)).parameters
+        for form in ("temperature", "affine")
+    }
+    return compare_forms(built["temperature"], built["affine"], judge_rows, np.ones(len(judge_rows)), options)

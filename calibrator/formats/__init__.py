@@ -1,0 +1,1 @@
+"""Files that engines read and write: import and export."""

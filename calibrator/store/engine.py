@@ -1,0 +1,110 @@
+"""Engines for SQLite and PostgreSQL, set up so that both behave alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import (
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    NotSupportedError,
+    ProgrammingError,
+)
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.pool import StaticPool
+
+from calibrator.store.errors import DataRefusedError, SchemaError, StoreError, StoreUnavailableError
+
+BUSY_TIMEOUT_SECONDS = 10.0
+CONNECT_TIMEOUT_SECONDS = 10
+
+
+def normalised(url: str) -> URL:
+    """Parse a database URL; ``postgresql://`` and ``postgres://`` mean psycopg 3.
+
+    Raises
+    ------
+    StoreError
+        When it is no URL, or one of a database that is not supported.
+    """
+    try:
+        parsed = make_url(url)
+    except Exception as error:
+        raise StoreError(f"database URL: got {url!r}, expected sqlite:///FILE or postgresql://...") from error
+    if parsed.drivername in ("postgresql", "postgres"):
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    if parsed.drivername not in ("sqlite", "sqlite+pysqlite", "postgresql+psycopg"):
+        raise StoreError(f"database URL: got {parsed.drivername}, expected sqlite or postgresql")
+    return parsed
+
+
+def open_engine(url: str, pool_size: int = 5) -> Engine:
+    """Open a pool of connections.
+
+    SQLite: WAL, foreign keys, a busy timeout, and transactions that this module begins itself (the driver
+    begins them too late to serialise writers). PostgreSQL: connections are tested before use, so that a
+    restarted server costs one reconnect, not one failure per pooled connection.
+    """
+    parsed = normalised(url)
+    if parsed.drivername == "postgresql+psycopg":
+        return create_engine(
+            parsed,
+            pool_size=pool_size,
+            pool_pre_ping=True,
+            connect_args={
+                "connect_timeout": CONNECT_TIMEOUT_SECONDS,
+                "application_name": "dspark-calibrator",
+                "options": "-c timezone=UTC",
+            },
+        )
+    if parsed.database in (None, "", ":memory:"):
+        engine = create_engine(parsed, poolclass=StaticPool, connect_args={"check_same_thread": False})
+    else:
+        engine = create_engine(parsed, pool_size=pool_size, connect_args={"timeout": BUSY_TIMEOUT_SECONDS})
+    event.listen(engine, "connect", _prepare_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: Any, _record: object) -> None:
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    cursor.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_SECONDS * 1000)}")
+    cursor.execute("PRAGMA journal_mode = WAL")
+    # With WAL this never corrupts; a power cut may undo the last commits, positions and sums alike.
+    cursor.execute("PRAGMA synchronous = NORMAL")
+    cursor.execute("PRAGMA foreign_keys = ON")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # A transaction that reads first and writes later can fail half-way with "database is locked".
+    writes = connection.get_execution_options().get("writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn database errors into the store's own, by what a caller may do about them."""
+    try:
+        yield
+    except PoolTimeoutError as error:
+        raise StoreUnavailableError(str(error)) from error
+    except DBAPIError as error:
+        text = " ".join(str(error.orig).split())
+        if isinstance(error, DataError | IntegrityError) or isinstance(
+            error.orig, OverflowError | UnicodeError
+        ):
+            raise DataRefusedError(text) from error
+        missing = "no such table" in text or "no such column" in text
+        read_only = type(error.orig).__name__ == "ReadOnlySqlTransaction"
+        if missing or (isinstance(error, ProgrammingError | NotSupportedError) and not read_only):
+            raise SchemaError(text) from error
+        raise StoreUnavailableError(text) from error
+    except (OverflowError, UnicodeError) as error:
+        raise DataRefusedError(str(error)) from error

@@ -1,0 +1,194 @@
+"""Where everything lies in an event ring: words of the header, label dictionary, columns.
+
+::
+
+    header (4096 bytes of 8-byte words) | labels | rounds columns | steps columns
+
+A row of number r stands in slot r mod capacity of every column. All integers are little endian.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from serving_adapter.contract import MAX_GAMMA
+from serving_adapter.contract.steps import STEP_COLUMNS
+from serving_adapter.shared_memory import Segment, SharedMemoryError
+
+MAGIC = int.from_bytes(b"DSPKRING", "little")
+LAYOUT = 1
+HEADER_BYTES = 4096
+_TEXT_OFFSET = 2048
+_ALIGNMENT = 64
+
+# Words written once, before the segment has its name.
+WORD_MAGIC, WORD_LAYOUT, WORD_GAMMA, WORD_ROUNDS, WORD_STEPS, WORD_FLAGS = 0, 1, 2, 3, 4, 5
+WORD_WRITER, WORD_CREATED, WORD_TEXT_LENGTH = 6, 7, 8
+FLAG_SOFT_LABELS, FLAG_HALF_LOGITS = 1, 2
+# Words of the writer, each ring's pair in a cache line of its own.
+WORD_LABELS, WORD_REJECTED, WORD_WITHHELD = 16, 17, 18
+WORD_ROUNDS_RESERVED, WORD_ROUNDS_WRITTEN = 24, 25
+WORD_STEPS_RESERVED, WORD_STEPS_WRITTEN = 32, 33
+# Word of the next writer: the rows of this boot were given up, what nobody acknowledged is lost.
+WORD_DISCARDED = 40
+# Words of the reader: two records of four words, and which of them counts.
+WORD_SETTLED, WORD_SETTLED_RECORDS = 48, (56, 64)
+
+# Locks of a segment (see Segment.lock).
+LOCK_WRITER, LOCK_READER = 0, 1
+
+MAX_LABELS = 64
+LABEL_BYTES = 520
+OTHER = "other"
+
+# The columns of a round as u8, in this order: neighbours are compared as one block when rows come in.
+SMALL_COLUMNS = ("accepted", "verified", "resolved", "scheduled", "resolved_accepted", "draft_stop")
+WIDE_COLUMNS: dict[str, str] = {
+    "request": "<u8",
+    "step": "<u4",
+    "version": "<u4",
+    "share": "<f4",
+    "explore": "<f2",
+    "sampling": "<f2",
+    "segment": "<u2",
+}
+LogitsType = Literal["float32", "float16"]
+
+
+class RingText(msgspec.Struct, frozen=True):
+    """Who writes the ring."""
+
+    boot: str
+    deployment: str
+    replica: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class RingShape:
+    """What the size and place of everything in a ring follow from."""
+
+    gamma: int
+    rounds: int
+    steps: int
+    soft_labels: bool = False
+    logits: LogitsType = "float32"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.gamma <= MAX_GAMMA:
+            raise ValueError(f"gamma: got {self.gamma}, expected 1 to {MAX_GAMMA} draft positions")
+        for name in ("rounds", "steps"):
+            if not 1 <= getattr(self, name) <= 2**32:
+                raise ValueError(f"{name}: got {getattr(self, name)}, expected a capacity of at least 1 row")
+        if self.logits not in ("float32", "float16"):
+            raise ValueError(f"logits: got {self.logits!r}, expected float32 or float16")
+
+    def columns(self) -> tuple[dict[str, tuple[int, tuple[int, ...], str]], int]:
+        """Offset, shape and type of every column, and the size of the segment in bytes."""
+        kind = "<f4" if self.logits == "float32" else "<f2"
+        wanted: list[tuple[str, tuple[int, ...], str]] = [("logits", (self.rounds, self.gamma), kind)]
+        if self.soft_labels:
+            wanted.append(("accept_probability", (self.rounds, self.gamma), "<f2"))
+        wanted += [(name, (self.rounds,), wire) for name, wire in WIDE_COLUMNS.items()]
+        wanted.append(("small", (len(SMALL_COLUMNS), self.rounds), "u1"))
+        wanted += [(f"steps.{name}", (self.steps,), wire) for name, wire in STEP_COLUMNS.items()]
+        placed: dict[str, tuple[int, tuple[int, ...], str]] = {}
+        offset = HEADER_BYTES + MAX_LABELS * LABEL_BYTES
+        for name, shape, wire in wanted:
+            offset = -(-offset // _ALIGNMENT) * _ALIGNMENT
+            placed[name] = (offset, shape, wire)
+            offset += int(np.prod(shape)) * np.dtype(wire).itemsize
+        return placed, -(-offset // _ALIGNMENT) * _ALIGNMENT
+
+
+@dataclass(frozen=True, slots=True)
+class RingLayout:
+    """Header and columns of a mapped ring."""
+
+    segment: Segment
+    shape: RingShape
+    text: RingText
+    rounds: dict[str, NDArray[Any]] = field(repr=False)
+    steps: dict[str, NDArray[Any]] = field(repr=False)
+
+    @classmethod
+    def write(cls, segment: Segment, shape: RingShape, text: RingText, writer: int, created: int) -> RingLayout:
+        """Fill the header of a new segment."""
+        words = segment.words
+        words[WORD_LAYOUT], words[WORD_GAMMA] = LAYOUT, shape.gamma
+        words[WORD_ROUNDS], words[WORD_STEPS] = shape.rounds, shape.steps
+        words[WORD_FLAGS] = FLAG_SOFT_LABELS * shape.soft_labels + FLAG_HALF_LOGITS * (shape.logits == "float16")
+        words[WORD_WRITER], words[WORD_CREATED] = writer, created
+        body = msgspec.json.encode(text)
+        if len(body) > HEADER_BYTES - _TEXT_OFFSET:
+            raise ValueError("deployment, replica and fingerprint: too long for the header of a ring")
+        segment.memory[_TEXT_OFFSET : _TEXT_OFFSET + len(body)] = body
+        words[WORD_TEXT_LENGTH] = len(body)
+        words[WORD_MAGIC] = MAGIC
+        return cls.read(segment)
+
+    @classmethod
+    def read(cls, segment: Segment) -> RingLayout:
+        """Read the header of a ring.
+
+        Raises
+        ------
+        SharedMemoryError
+            It is no ring, one of another layout, or cut short.
+        """
+        words = segment.words
+        if segment.size < HEADER_BYTES or words[WORD_MAGIC] != MAGIC:
+            raise SharedMemoryError(f"{segment.path}: got something that is no event ring")
+        if words[WORD_LAYOUT] != LAYOUT:
+            raise SharedMemoryError(f"{segment.path}: got layout {words[WORD_LAYOUT]}, expected {LAYOUT}")
+        length = min(words[WORD_TEXT_LENGTH], HEADER_BYTES - _TEXT_OFFSET)
+        try:
+            text = msgspec.json.decode(
+                segment.memory[_TEXT_OFFSET : _TEXT_OFFSET + length], type=RingText
+            )
+            shape = RingShape(
+                gamma=words[WORD_GAMMA],
+                rounds=words[WORD_ROUNDS],
+                steps=words[WORD_STEPS],
+                soft_labels=bool(words[WORD_FLAGS] & FLAG_SOFT_LABELS),
+                logits="float16" if words[WORD_FLAGS] & FLAG_HALF_LOGITS else "float32",
+            )
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise SharedMemoryError(f"{segment.path}: header of a ring expected ({error})") from error
+        placed, size = shape.columns()
+        if segment.size < size:
+            raise SharedMemoryError(f"{segment.path}: got {segment.size} bytes, expected {size}")
+        arrays = {name: segment.array(*place) for name, place in placed.items()}
+        return cls(
+            segment=segment,
+            shape=shape,
+            text=text,
+            rounds={name: array for name, array in arrays.items() if not name.startswith("steps.")},
+            steps={name[6:]: array for name, array in arrays.items() if name.startswith("steps.")},
+        )
+
+    def label(self, index: int) -> str:
+        """Segment label at ``index``."""
+        start = HEADER_BYTES + index * LABEL_BYTES
+        length = self.segment.words[start // 8]
+        return self.segment.memory[start + 8 : start + 8 + length].decode("utf-8", errors="replace")
+
+    def put_label(self, index: int, label: str) -> None:
+        """Write a label; the reader sees it once ``WORD_LABELS`` is above ``index``."""
+        body = label.encode("utf-8")
+        start = HEADER_BYTES + index * LABEL_BYTES
+        self.segment.memory[start + 8 : start + 8 + len(body)] = body
+        self.segment.words[start // 8] = len(body)
+
+    def labels(self) -> tuple[str, ...]:
+        """Read the dictionary: labels in the order of their index."""
+        return tuple(self.label(i) for i in range(min(self.segment.words[WORD_LABELS], MAX_LABELS)))
+
+    def rows_start(self) -> int:
+        """Offset of the first column."""
+        return HEADER_BYTES + MAX_LABELS * LABEL_BYTES
