@@ -117,12 +117,16 @@ class RingLayout:
     steps: dict[str, NDArray[Any]] = field(repr=False)
 
     @classmethod
-    def write(cls, segment: Segment, shape: RingShape, text: RingText, writer: int, created: int) -> RingLayout:
+    def write(
+        cls, segment: Segment, shape: RingShape, text: RingText, writer: int, created: int
+    ) -> RingLayout:
         """Fill the header of a new segment."""
         words = segment.words
         words[WORD_LAYOUT], words[WORD_GAMMA] = LAYOUT, shape.gamma
         words[WORD_ROUNDS], words[WORD_STEPS] = shape.rounds, shape.steps
-        words[WORD_FLAGS] = FLAG_SOFT_LABELS * shape.soft_labels + FLAG_HALF_LOGITS * (shape.logits == "float16")
+        words[WORD_FLAGS] = FLAG_SOFT_LABELS * shape.soft_labels + FLAG_HALF_LOGITS * (
+            shape.logits == "float16"
+        )
         words[WORD_WRITER], words[WORD_CREATED] = writer, created
         body = msgspec.json.encode(text)
         if len(body) > HEADER_BYTES - _TEXT_OFFSET:
@@ -148,9 +152,7 @@ class RingLayout:
             raise SharedMemoryError(f"{segment.path}: got layout {words[WORD_LAYOUT]}, expected {LAYOUT}")
         length = min(words[WORD_TEXT_LENGTH], HEADER_BYTES - _TEXT_OFFSET)
         try:
-            text = msgspec.json.decode(
-                segment.memory[_TEXT_OFFSET : _TEXT_OFFSET + length], type=RingText
-            )
+            text = msgspec.json.decode(segment.memory[_TEXT_OFFSET : _TEXT_OFFSET + length], type=RingText)
             shape = RingShape(
                 gamma=words[WORD_GAMMA],
                 rounds=words[WORD_ROUNDS],

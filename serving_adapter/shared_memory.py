@@ -65,6 +65,7 @@ class Fence:
         self._release, self._acquire = lock.release, lock.acquire
 
     def __call__(self) -> None:
+        """Let nothing pass, in either direction."""
         self._release()
         self._acquire()
 

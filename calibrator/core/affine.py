@@ -28,8 +28,8 @@ class Prior:
     truncated at 0.5 the mean ECE on rounds-dspark is .018 with this prior and .059 without, and from a
     few thousand rounds on it changes nothing.
 
-    >>> Prior().precision(2)[0, 0]
-    4.0
+    >>> Prior().precision(2).diagonal().round(2)
+    array([4.  , 5.56, 5.56])
     >>> bool(Prior.none().precision(7).any())
     False
     """
@@ -123,8 +123,8 @@ def fit_affine(
     >>> z = rng.normal(1, 1.5, size=(20_000, 1))
     >>> accepted = rng.random((20_000, 1)) < 1 / (1 + np.exp(-(0.5 * z + 0.8)))
     >>> fit = fit_affine(z, accepted, np.ones_like(z))
-    >>> abs(fit.slope - 0.5) < 0.05, abs(fit.offsets[0] - 0.8) < 0.1
-    (True, True)
+    >>> round(fit.slope, 1), fit.offsets.round(1)
+    (0.5, array([0.8]))
     """
     columns = AtRiskColumns.gather(logits, outcome, at_risk, weights)
     return fit_affine_columns(columns, prior=prior, start=start)

@@ -95,7 +95,7 @@ class Reliability:
 
     @property
     def ece_standard_error(self) -> float:
-        """Standard error of :attr:`ece` with the sign of every bin's gap taken as given; NaN without labels."""
+        """Standard error of :attr:`ece`, the sign of every bin's gap taken as given; NaN without labels."""
         if not self.supported.any():
             return float("nan")
         return float(np.sqrt((self.shares**2 * self._variance()).sum()))

@@ -26,9 +26,9 @@ def positions(rounds: Rounds) -> NDArray[np.int64]:
 def prefix_labels(rounds: Rounds) -> NDArray[np.uint8]:
     """``A_k``: 1 if positions 1..k were all accepted, shape ``[rows, gamma]``.
 
-    Meaningful only where :func:`included` says so.
+    Meaningful only where :func:`included` or :func:`at_risk` says so.
     """
-    return (positions(rounds) <= rounds.accepted[:, None]).astype(np.uint8)
+    return (positions(rounds) <= rounds.resolved_accepted[:, None]).astype(np.uint8)
 
 
 def drafted(rounds: Rounds, end_of_sequence: EndOfSequence = "draft_stop") -> Mask:
@@ -59,6 +59,16 @@ def included(rounds: Rounds, end_of_sequence: EndOfSequence = "draft_stop") -> M
 
 
 def at_risk(rounds: Rounds, end_of_sequence: EndOfSequence = "draft_stop") -> Mask:
-    """Positions whose conditional outcome was seen: verified, and everything before them accepted."""
-    seen: Mask = included(rounds, end_of_sequence) & (rounds.accepted[:, None] >= positions(rounds) - 1)
+    """Positions whose conditional outcome was seen, everything before them accepted.
+
+    Verified ones, and free labels: behind ``verified`` but within ``resolved``, where the bonus token or
+    later steps tell by a rule that does not depend on the outcome. Free labels count here, where no
+    weight is needed, and not in :func:`included`, because their propensity is the engine's secret.
+    """
+    k = positions(rounds)
+    seen: Mask = (
+        drafted(rounds, end_of_sequence)
+        & (k <= rounds.resolved[:, None])
+        & (rounds.resolved_accepted[:, None] >= k - 1)
+    )
     return seen

@@ -1,4 +1,4 @@
-"""Conditional likelihood of acceptance: sums for a Newton step that merge by addition, and temperatures by it.
+"""Conditional likelihood of acceptance: Newton sums that merge by addition, and temperatures fitted by it.
 
 A position is at risk in a round if it was verified and everything before it was accepted. Its outcome then
 is a coin with probability ``c_k = sigmoid(w z_k + b_k)``. Because the scheduler decides from the logits
@@ -246,7 +246,9 @@ def fit_temperatures_by_likelihood(
     if not 0 < low < high:
         raise ValueError(f"bounds: got {bounds}, expected 0 < smallest < largest")
     total, accepts, rejects = columns.counts()
-    temperatures, errors, statuses = [], [], []
+    temperatures: list[float] = []
+    errors: list[float | None] = []
+    statuses: list[Status] = []
     for k in range(columns.gamma):
         if total[k] <= 0 or accepts[k] <= 0 or rejects[k] <= 0:
             temperatures.append(float(in_force[k]))
@@ -256,13 +258,9 @@ def fit_temperatures_by_likelihood(
         slope, information = _slope_inside(columns, k, low, high)
         inside = low < slope < high
         temperatures.append(1.0 / slope)
-        errors.append(
-            float(1.0 / (slope * np.sqrt(information)))
-            if inside and information > INFORMATION_EPSILON
-            else None
-        )
-        status: Status = "ok" if inside else "at_grid_edge"
-        statuses.append(status)
+        told = inside and information > INFORMATION_EPSILON
+        errors.append(float(1.0 / (slope * np.sqrt(information))) if told else None)
+        statuses.append("ok" if inside else "at_grid_edge")
     return LikelihoodTemperatures(
         tuple(temperatures),
         tuple(errors),

@@ -9,8 +9,8 @@ import numpy as np
 from calibrator.core.affine import fit_affine
 from calibrator.core.labels import at_risk, included, prefix_labels
 from calibrator.core.likelihood import fit_temperatures_by_likelihood
-from calibrator.core.proposal import ParameterSet, ProposalOptions, compare_forms
 from calibrator.core.propensity import inclusion_weights
+from calibrator.core.proposal import ParameterSet, ProposalOptions, compare_forms
 from calibrator.core.split import held_out
 from calibrator.core.status import Status
 from calibrator.core.temperature import fit_temperatures

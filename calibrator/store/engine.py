@@ -102,8 +102,7 @@ def translated() -> Iterator[None]:
         ):
             raise DataRefusedError(text) from error
         missing = "no such table" in text or "no such column" in text
-        read_only = type(error.orig).__name__ == "ReadOnlySqlTransaction"
-        if missing or (isinstance(error, ProgrammingError | NotSupportedError) and not read_only):
+        if missing or isinstance(error, ProgrammingError | NotSupportedError):
             raise SchemaError(text) from error
         raise StoreUnavailableError(text) from error
     except (OverflowError, UnicodeError) as error:

@@ -200,7 +200,7 @@ class EmbeddedSink:
             if size > self._max_message_bytes:
                 if not self._truncate:
                     break
-                message = cut_to_size(message, self._max_message_bytes)  # noqa: PLW2901
+                message = cut_to_size(message, self._max_message_bytes)
             accepted.append(message)
         if messages and not accepted:
             raise MessageRefusedError(

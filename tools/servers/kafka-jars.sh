@@ -23,10 +23,10 @@ if [ ! -d "$jars" ]; then
   partial=$(mktemp -d "$cache/partial.XXXXXX")
   trap 'rm -rf "$partial"' EXIT
   # -U: without it Maven remembers for a day that a download failed.
-  if ! mvn -q -B -U -Dstyle.color=never -f "$here/pom.xml" dependency:copy-dependencies \
+  if ! mvn -q -B -U -f "$here/pom.xml" dependency:copy-dependencies \
       -DoutputDirectory="$partial" -DincludeScope=runtime >"$cache/maven.log" 2>&1 9>&-; then
     said=$(grep -m1 -E '\[(ERROR|FATAL)\] *[[:alnum:]]' "$cache/maven.log" || tail -n1 "$cache/maven.log")
-    echo "Kafka $version: Maven could not resolve the jars: ${said:0:400}" >&2
+    echo "Kafka $version: Maven could not resolve the jars: ${said#*] }" >&2
     exit 1
   fi
   chmod 755 "$partial"

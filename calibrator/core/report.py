@@ -1,0 +1,339 @@
+"""Calibration per draft position, from rows or from window sums; every figure with what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calibrator.core.auroc import auroc, binned_auroc
+from calibrator.core.ece import Reliability, ece_bounds, reliability
+from calibrator.core.labels import EndOfSequence, drafted, included, positions, prefix_labels
+from calibrator.core.propensity import inclusion_weights, kish
+from calibrator.core.status import Status
+from calibrator.core.windows import LOG_LOSS_FLOOR, WindowSums
+from serving_adapter.contract import Rounds
+
+Float = NDArray[np.float64]
+Population = Literal["traffic", "verified traffic only"]
+
+MIN_LABELS = 300.0
+"""Fewer effective labels than this: ``insufficient``."""
+
+FULL_COVERAGE = 1.0 - 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class PositionReport:
+    """Figures of one draft position; undefined ones are None.
+
+    Attributes
+    ----------
+    position
+        1-based.
+    n, drafted, coverage
+        Labelled rows, rows of the traffic, and their ratio.
+    n_eff
+        Kish's effective number of labels.
+    ece, noise_floor
+        Binned expected calibration error, and what a perfectly calibrated predictor would show.
+    ece_low, ece_high
+        Verified traffic only: the interval for the whole traffic that the missing labels allow.
+    debiased_squared_error
+        Kumar, Liang, Ma 2019; may be negative.
+    gap
+        Mean predicted minus mean observed: above 0 is overconfident.
+    brier, log_loss, auroc
+        Weighted like the rest. From window sums AUROC is binned (``auroc_binned``).
+    predicted, observed
+        Weighted means over labelled rows.
+    supported_mass
+        Share of the traffic that lies in bins with labels; the figures describe that share.
+    status
+        ``censored``: drafted and never verified. ``insufficient``: fewer than ``MIN_LABELS`` effective
+        labels. ``degenerate``: all labels equal. Else ``ok``.
+    population
+        Whom the figures describe.
+    """
+
+    position: int
+    n: int
+    drafted: int
+    n_eff: float
+    coverage: float | None
+    ece: float | None
+    noise_floor: float | None
+    debiased_squared_error: float | None
+    gap: float | None
+    brier: float | None
+    log_loss: float | None
+    auroc: float | None
+    predicted: float | None
+    observed: float | None
+    supported_mass: float | None
+    status: Status
+    population: Population
+    ece_low: float | None = None
+    ece_high: float | None = None
+    auroc_binned: bool = False
+
+
+def position_report(
+    predicted: ArrayLike,
+    rounds: Rounds,
+    bins: int = 20,
+    end_of_sequence: EndOfSequence = "draft_stop",
+    clip: float | None = None,
+    sample_weights: ArrayLike | None = None,
+) -> list[PositionReport]:
+    """Report on predictions against the outcomes of rounds.
+
+    Where everything was verified this is the plain ECE. Where rounds were truncated and explored it is
+    inverse-propensity weighted, with bin masses from all drafted rows. Where they were truncated and
+    never explored it is unweighted over verified rows, and says so.
+
+    Parameters
+    ----------
+    predicted
+        Prefix survival ``a_k``, shape ``[rows, gamma]``.
+    rounds
+        The outcomes.
+    bins
+        Equal-width bins.
+    end_of_sequence
+        See :func:`calibrator.core.labels.drafted`.
+    clip
+        Largest inverse-propensity weight.
+    sample_weights
+        Row weights, shape ``[rows]`` (inverse sampling probability, recency).
+
+    >>> rounds = Rounds.build([[0.0, 0.0]] * 4, [0, 1, 1, 2])
+    >>> [(r.ece, r.observed, r.status) for r in position_report([[0.5, 0.25]] * 4, rounds)]
+    [(0.25, 0.75, 'insufficient'), (0.0, 0.25, 'insufficient')]
+    """
+    a = np.asarray(predicted, dtype=np.float64)
+    if a.shape != rounds.logits.shape:
+        raise ValueError(f"predicted: got shape {a.shape}, expected {rounds.logits.shape}")
+    wrong = ~((a >= 0) & (a <= 1))
+    if wrong.any():
+        row, k = (int(i) for i in np.argwhere(wrong)[0])
+        raise ValueError(f"predicted: row {row}, position {k + 1}: got {a[row, k]}, expected [0, 1]")
+    rows = np.ones(len(rounds)) if sample_weights is None else np.asarray(sample_weights, dtype=np.float64)
+    inside = drafted(rounds, end_of_sequence)
+    labelled = included(rounds, end_of_sequence)
+    labels = prefix_labels(rounds)
+    population = population_of(rounds, end_of_sequence)
+    if population == "traffic":
+        weights = inclusion_weights(rounds, end_of_sequence, clip) * rows[:, None]
+        mass = inside * rows[:, None]
+    else:
+        weights = labelled * rows[:, None]
+        mass = weights
+    return [
+        _one_position(
+            k + 1,
+            a[:, k],
+            labels[:, k].astype(np.float64),
+            bins,
+            weights[:, k],
+            mass[:, k],
+            int(labelled[:, k].sum()),
+            int(inside[:, k].sum()),
+            population,
+            _missing(rounds, k, inside[:, k], labelled[:, k], rows) if population != "traffic" else None,
+        )
+        for k in range(rounds.gamma)
+    ]
+
+
+def population_of(rounds: Rounds, end_of_sequence: EndOfSequence = "draft_stop") -> Population:
+    """Whether labels can speak for the traffic: every position drafted has a chance to be verified.
+
+    >>> population_of(Rounds.build([[0.0, 0.0]], [1], verified=[1]))
+    'verified traffic only'
+    """
+    unseen = drafted(rounds, end_of_sequence) & (positions(rounds) > rounds.scheduled[:, None])
+    hopeless = unseen & ~(rounds.explore > 0)[:, None] & ~included(rounds, end_of_sequence)
+    return "verified traffic only" if bool(hopeless.any()) else "traffic"
+
+
+def mean_ece(reports: Iterable[PositionReport]) -> float | None:
+    """Mean ECE over the positions that have one; None if none has."""
+    values = [r.ece for r in reports if r.ece is not None]
+    return float(np.mean(values)) if values else None
+
+
+def mean_noise_floor(reports: Iterable[PositionReport]) -> float | None:
+    """Mean noise floor over the positions that have one; None if none has."""
+    values = [r.noise_floor for r in reports if r.noise_floor is not None]
+    return float(np.mean(values)) if values else None
+
+
+def report_from_windows(sums: WindowSums) -> list[PositionReport]:
+    """Report on window sums: the same figures as from the rows, in the bins of the windows.
+
+    AUROC is binned. Sums do not say which rows could have been seen, so the population is ``traffic``
+    where the weights of labelled rows account for the drafted ones (within five standard errors of an
+    inverse-propensity total), else ``verified traffic only``.
+    """
+    scalars = {name: sums.scalar(name) for name in (
+        "drafted", "verified", "accepted", "predicted", "weight", "weight_squared",
+        "weight_predicted", "weight_accepted", "brier", "log_loss",
+    )}  # fmt: skip
+    per_bin = {
+        name: sums.bin_sum(name) for name in ("drafted", "weight", "weight_squared", "predicted", "accepted")
+    }
+    population = _window_population(scalars)
+    reports = []
+    for k in range(sums.gamma):
+        weight = float(scalars["weight"][k])
+        traffic = population == "traffic"
+        mass = per_bin["drafted" if traffic else "weight"][k]
+        table = Reliability(
+            mass=mass / mass.sum() if mass.sum() > 0 else np.zeros_like(mass),
+            weight=per_bin["weight"][k],
+            weight_squared=per_bin["weight_squared"][k],
+            predicted_sum=per_bin["predicted"][k],
+            accepted_sum=per_bin["accepted"][k],
+        )
+        reports.append(
+            _assemble(
+                position=k + 1,
+                n=int(scalars["verified"][k]),
+                traffic=int(scalars["drafted"][k]),
+                table=table,
+                total=weight,
+                n_eff=weight**2 / float(scalars["weight_squared"][k]) if weight > 0 else 0.0,
+                predicted=float(scalars["weight_predicted"][k]),
+                observed=float(scalars["weight_accepted"][k]),
+                brier=float(scalars["brier"][k]),
+                log_loss=float(scalars["log_loss"][k]),
+                area=binned_auroc(table.accepted_sum, table.weight - table.accepted_sum),
+                area_binned=True,
+                population=population,
+            )
+        )
+    return reports
+
+
+def _window_population(scalars: dict[str, Float]) -> Population:
+    drafted_rows, weight, squared = scalars["drafted"], scalars["weight"], scalars["weight_squared"]
+    if np.array_equal(scalars["verified"], drafted_rows):
+        return "traffic"
+    # Var of sum 1{seen} / pi is sum (1 / pi - 1), estimated by sum of w^2 - w over what was seen.
+    spread = np.sqrt(np.maximum(squared - weight, 0.0))
+    short = drafted_rows - weight > 5.0 * spread + 1e-6 * np.maximum(drafted_rows, 1.0)
+    return "verified traffic only" if bool(short.any()) else "traffic"
+
+
+def _one_position(
+    position: int,
+    predicted: Float,
+    labels: Float,
+    bins: int,
+    weights: Float,
+    mass: Float,
+    n: int,
+    traffic: int,
+    population: Population,
+    missing: tuple[Float, Float, Float] | None,
+) -> PositionReport:
+    seen = weights > 0
+    a, y, w = predicted[seen], labels[seen], weights[seen]
+    p = np.clip(a, LOG_LOSS_FLOOR, 1.0 - LOG_LOSS_FLOOR)
+    bounds = None if missing is None else ece_bounds(predicted, missing[0], missing[1], bins, missing[2])
+    return _assemble(
+        position=position,
+        n=n,
+        traffic=traffic,
+        table=reliability(predicted, labels, bins, weights, mass),
+        total=float(w.sum()),
+        n_eff=float(kish(w)),
+        predicted=float(w @ a),
+        observed=float(w @ y),
+        brier=float(w @ (a - y) ** 2),
+        log_loss=float(-(w @ np.where(y > 0, np.log(p), np.log1p(-p)))),
+        area=auroc(a, y, w),
+        area_binned=False,
+        population=population,
+        bounds=bounds,
+    )
+
+
+def _assemble(
+    *,
+    position: int,
+    n: int,
+    traffic: int,
+    table: Reliability,
+    total: float,
+    n_eff: float,
+    predicted: float,
+    observed: float,
+    brier: float,
+    log_loss: float,
+    area: float | None,
+    area_binned: bool,
+    population: Population,
+    bounds: tuple[float, float] | None = None,
+) -> PositionReport:
+    """Divide sums by the total weight and name the status."""
+
+    def mean(value: float) -> float | None:
+        return value / total if total > 0 else None
+
+    p, r = mean(predicted), mean(observed)
+    status: Status = "ok"
+    if total <= 0:
+        status = "censored" if traffic > 0 else "insufficient"
+    elif n_eff < MIN_LABELS:
+        status = "insufficient"
+    elif observed <= 0 or observed >= total * (1.0 - 1e-12):
+        status = "degenerate"
+    return PositionReport(
+        position=position,
+        n=n,
+        drafted=traffic,
+        n_eff=n_eff,
+        coverage=n / traffic if traffic > 0 else None,
+        ece=_defined(table.ece),
+        noise_floor=_defined(table.noise_floor),
+        debiased_squared_error=_defined(table.debiased_squared_error),
+        gap=None if p is None or r is None else p - r,
+        brier=mean(brier),
+        log_loss=mean(log_loss),
+        auroc=area,
+        predicted=p,
+        observed=r,
+        supported_mass=table.supported_mass if traffic > 0 else None,
+        status=status,
+        population=population,
+        ece_low=None if bounds is None else _defined(bounds[0]),
+        ece_high=None if bounds is None else _defined(bounds[1]),
+        auroc_binned=area_binned and area is not None,
+    )
+
+
+def _missing(
+    rounds: Rounds, k: int, inside: NDArray[np.bool_], labelled: NDArray[np.bool_], rows: Float
+) -> tuple[Float, Float, Float]:
+    """Least and largest label that every drafted row may have, and its mass.
+
+    A rejection before the end of the verified part settles the label of everything behind it; that
+    makes a bound, though it may not make an estimate.
+    """
+    label = (rounds.resolved_accepted > k).astype(np.float64)
+    settled = labelled | (rounds.accepted < np.minimum(rounds.verified, k + 1))
+    return np.where(settled, label, 0.0), np.where(settled, label, 1.0), inside * rows
+
+
+def _defined(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+def statuses(reports: Sequence[PositionReport]) -> tuple[Status, ...]:
+    """Status of every position."""
+    return tuple(r.status for r in reports)

@@ -1,0 +1,1 @@
+"""Plots and pages for people: computing lives in calibrator.core, drawing here."""

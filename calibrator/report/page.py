@@ -1,0 +1,93 @@
+"""One self-contained HTML page: tables, reliability diagrams, reasons and the ledger."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, select_autoescape
+
+from calibrator.core.report import PositionReport
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Section:
+    """One phase or period: what was measured and what it looks like.
+
+    ``limited`` holds, per position, the held-out ECE that the temperature form leaves: where it is far
+    above ``after`` the position is temperature-limited.
+    """
+
+    title: str
+    text: str
+    before: Sequence[PositionReport]
+    after: Sequence[PositionReport]
+    temperatures: Sequence[float]
+    offsets: Sequence[float]
+    coverage: Sequence[float | None]
+    statuses: Sequence[str]
+    version: int
+    form: str
+    mean_before: float | None
+    mean_after: float | None
+    mean_noise_floor: float | None
+    limited: Sequence[float | None]
+    figure_png: bytes
+    figure_text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refresh:
+    """One line of the history of refreshes."""
+
+    when: str
+    outcome: str
+    form: str
+    version: int | None
+    reasons: Sequence[str] = field(default_factory=tuple)
+
+
+_environment = Environment(
+    loader=PackageLoader("calibrator.report"),
+    autoescape=select_autoescape(),
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+
+
+def _figure(value: float | None, digits: int = 4) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+_environment.filters["figure"] = _figure
+_environment.filters["data_uri"] = lambda png: "data:image/png;base64," + base64.b64encode(png).decode()
+
+
+def render_page(
+    title: str,
+    subtitle: str,
+    sections: Sequence[Section],
+    refreshes: Sequence[Refresh],
+    ledger: Mapping[str, Any],
+    facts: Sequence[tuple[str, str]] = (),
+) -> str:
+    """Render the page; it needs nothing from anywhere else.
+
+    Parameters
+    ----------
+    title, subtitle
+        Headline and one sentence under it.
+    sections
+        In order of time.
+    refreshes
+        Every refresh with its outcome and reasons.
+    ledger
+        ``emitted``, ``lost``, ``folded``, ``dead_lettered`` and what else should be shown.
+    facts
+        Label and value of what the page was made from.
+    """
+    return _environment.get_template("page.html").render(
+        title=title, subtitle=subtitle, sections=sections, refreshes=refreshes, ledger=ledger, facts=facts
+    )

@@ -1,0 +1,299 @@
+"""The event ring, writer's side: the engine's rows go into shared memory and nowhere else.
+
+Protocol of a column ring, one writer and one reader, no locks:
+
+1. The writer raises ``reserved`` to the row number after the ones it is about to write.
+2. It copies the rows into their slots, over the oldest.
+3. It raises ``written`` to the same number: the rows may be read.
+
+The reader copies rows below ``written`` and then reads ``reserved`` again: rows below ``reserved -
+capacity`` may have been overwritten during the copy; it drops them and counts them as lost. A fence stands
+between any two of these steps (see :class:`serving_adapter.shared_memory.Fence`); counters are aligned
+8-byte words, which x86-64 and ARMv8 load and store whole. The writer never looks at the reader: a reader
+that is slow, dead or was never there changes nothing for it.
+
+Every engine start is a boot with a ring of its own. The ring of the boot before is not emptied but moved
+aside, to ``NAME.boot-UUID``, where the reader finds it, finishes it and removes it. At most
+``MAX_RETIRED`` with unread rows are kept: the rows of older ones are given up and counted as lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serving_adapter.contract.steps import STEP_COLUMNS
+from serving_adapter.ring_layout import (
+    LOCK_READER,
+    LOCK_WRITER,
+    MAX_LABELS,
+    OTHER,
+    WIDE_COLUMNS,
+    WORD_CREATED,
+    WORD_DISCARDED,
+    WORD_LABELS,
+    WORD_REJECTED,
+    WORD_ROUNDS_RESERVED,
+    WORD_ROUNDS_WRITTEN,
+    WORD_SETTLED,
+    WORD_SETTLED_RECORDS,
+    WORD_STEPS_RESERVED,
+    WORD_STEPS_WRITTEN,
+    WORD_WITHHELD,
+    RingLayout,
+    RingShape,
+    RingText,
+)
+from serving_adapter.shared_memory import Fence, Segment, SharedMemoryError, segment_path
+
+DEFAULT_ROUNDS = 131_072  # five seconds of 256 requests at 100 steps a second, 8 MB at gamma 7
+DEFAULT_STEPS = 16_384
+DEFAULT_LABEL = "default"
+MAX_RETIRED = 4
+_STALE_DRAFT_SECONDS = 60.0
+
+
+class EventRing:
+    """Single writer of the ring of one boot. Make one with :meth:`create`; not for several threads."""
+
+    def __init__(self, layout: RingLayout) -> None:
+        self.layout = layout
+        self.boot = layout.text.boot
+        self.capacity = layout.shape.rounds
+        self._words = layout.segment.words
+        self._fence = Fence()
+        self._written = self._reserved = self._steps_written = 0
+        self._small = layout.rounds["small"]
+        names = ["logits", *WIDE_COLUMNS]
+        if layout.shape.soft_labels:
+            names.append("accept_probability")
+        self._columns = [layout.rounds[name] for name in names]
+        # Item assignment through a memoryview costs a third of the same through an array.
+        self._step_columns: list[Any] = [layout.steps[name].data for name in STEP_COLUMNS]
+        self._labels = {DEFAULT_LABEL: 0}
+        layout.put_label(0, DEFAULT_LABEL)
+        self._words[WORD_LABELS] = 1
+
+    @classmethod
+    def create(
+        cls, name: str, shape: RingShape, *, deployment: str, replica: str, fingerprint: str = ""
+    ) -> EventRing:
+        """Begin a boot: make its ring and give it ``name``, moving the ring of the boot before aside.
+
+        Raises
+        ------
+        OSError
+            The shared memory cannot be had.
+        """
+        path = segment_path(name)
+        segment = Segment.create(path, shape.columns()[1])
+        try:
+            segment.lock(LOCK_WRITER)
+            text = RingText(uuid.uuid4().hex, deployment, replica, fingerprint)
+            ring = cls(RingLayout.write(segment, shape, text, os.getpid(), time.time_ns()))
+            with _beginning_a_boot(path):
+                _retire(path)
+                segment.publish(path)
+                _give_up_oldest(path)
+        except BaseException:
+            segment.unlink()
+            segment.close()
+            raise
+        return ring
+
+    @property
+    def written(self) -> int:
+        """Rounds written since the boot began."""
+        return self._written
+
+    @property
+    def steps_written(self) -> int:
+        """Step rows written since the boot began."""
+        return self._steps_written
+
+    def label(self, name: str) -> int:
+        """Index of a segment label; a new one is entered, the 64th and later ones are ``other``."""
+        index = self._labels.get(name)
+        if index is not None:
+            return index
+        if not name or len(name) > 128:
+            raise ValueError(f"segment: got {name[:40]!r}, expected a label of 1 to 128 characters")
+        count = self._words[WORD_LABELS]
+        if count >= MAX_LABELS - 1 and name != OTHER:
+            return self.label(OTHER)
+        self.layout.put_label(count, name)
+        self._fence()
+        self._words[WORD_LABELS] = count + 1
+        self._labels[name] = count
+        return count
+
+    def append(self, count: int, small: NDArray[np.uint8], values: Sequence[Any]) -> None:
+        """Write ``count`` rounds.
+
+        Parameters
+        ----------
+        count
+            Number of rows, at least 1.
+        small
+            Block ``[6, count]`` of the columns named in ``SMALL_COLUMNS``.
+        values
+            Logits ``[count, gamma]``, the columns of ``WIDE_COLUMNS`` in order and, in a ring with soft
+            labels, acceptance probabilities: each an array of ``count`` rows or one number for all.
+
+        Raises
+        ------
+        ValueError, TypeError
+            A column that does not fit. Then no row was written, though slots of old ones may be gone.
+        """
+        written, words = self._written, self._words
+        end = written + count
+        if end > self._reserved:  # never lowered: rows of a failed copy are gone as well
+            self._reserved = end
+            words[WORD_ROUNDS_RESERVED] = end
+        self._fence()
+        start = written % self.capacity
+        if start + count <= self.capacity:
+            where = slice(start, start + count)
+            for column, value in zip(self._columns, values, strict=True):
+                column[where] = value
+            self._small[:, where] = small
+        else:
+            self._append_around(written, count, small, values)
+        self._fence()
+        words[WORD_ROUNDS_WRITTEN] = end
+        self._written = end
+
+    def _append_around(
+        self, written: int, count: int, small: NDArray[np.uint8], values: Sequence[Any]
+    ) -> None:
+        """Copy rows that reach over the end of the ring, or that are more than it holds."""
+        first = max(0, count - self.capacity)
+        while first < count:
+            start = (written + first) % self.capacity
+            rows = min(count - first, self.capacity - start)
+            where, taken = slice(start, start + rows), slice(first, first + rows)
+            for column, value in zip(self._columns, values, strict=True):
+                column[where] = value[taken] if getattr(value, "ndim", 0) else value
+            self._small[:, where] = small[:, taken]
+            first += rows
+
+    def append_step(self, values: Sequence[float]) -> None:
+        """Write one step row: numbers in the order of ``STEP_COLUMNS``, whole ones where the type is."""
+        written, words = self._steps_written, self._words
+        words[WORD_STEPS_RESERVED] = written + 1
+        self._fence()
+        slot = written % self.layout.shape.steps
+        for column, value in zip(self._step_columns, values, strict=True):
+            column[slot] = value
+        self._fence()
+        words[WORD_STEPS_WRITTEN] = written + 1
+        self._steps_written = written + 1
+
+    def count_rejected(self, total: int) -> None:
+        """Tell the sidecar how many calls of ``observe`` were refused so far."""
+        self._words[WORD_REJECTED] = total
+
+    def count_withheld(self, rows: int) -> None:
+        """Count rounds that were not emitted because their request is outside the share."""
+        self._words[WORD_WITHHELD] += rows
+
+    def close(self) -> None:
+        """End the boot. The ring stays for the reader."""
+        self._columns, self._step_columns = [], []
+        self.layout.rounds.clear()
+        self.layout.steps.clear()
+        self._small = np.zeros((6, 0), dtype=np.uint8)
+        self.layout.segment.close()
+
+
+def retired_path(path: Path, boot: str) -> Path:
+    """Where the ring of a boot goes when the next one begins."""
+    return path.with_name(f"{path.name}.boot-{boot}")
+
+
+def retired_rings(path: Path) -> list[Path]:
+    """Rings of earlier boots that were not finished yet, in no particular order."""
+    return list(path.parent.glob(f"{path.name}.boot-*"))
+
+
+def settled_rows(layout: RingLayout) -> tuple[int, int, int, int]:
+    """Read what the reader settled: rounds, lost rounds, steps, lost steps (all since the boot began)."""
+    words = layout.segment.words
+    first = WORD_SETTLED_RECORDS[words[WORD_SETTLED] & 1]
+    rounds, lost, steps, steps_lost = (words[first + i] for i in range(4))
+    return rounds, lost, steps, steps_lost
+
+
+@contextlib.contextmanager
+def _beginning_a_boot(path: Path) -> Iterator[None]:
+    """One engine at a time, should two be started on one ring by mistake."""
+    fd = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _retire(path: Path) -> None:
+    try:
+        segment = Segment.attach(path)
+    except FileNotFoundError:
+        return
+    except SharedMemoryError:
+        path.rename(retired_path(path, uuid.uuid4().hex))
+        return
+    try:
+        boot = RingLayout.read(segment).text.boot
+    except SharedMemoryError:
+        boot = uuid.uuid4().hex
+    finally:
+        segment.close()
+    with contextlib.suppress(FileNotFoundError):
+        path.rename(retired_path(path, boot))
+
+
+def _give_up_oldest(path: Path) -> None:
+    """Bound the memory that dead boots keep when nobody reads them."""
+    for draft in path.parent.glob(f"{path.name}.new-*"):
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - draft.stat().st_mtime > _STALE_DRAFT_SECONDS:
+                draft.unlink()
+    waiting: list[tuple[int, RingLayout]] = []
+    for retired in retired_rings(path):
+        try:
+            segment = Segment.attach(retired)
+        except (FileNotFoundError, SharedMemoryError):
+            continue
+        try:
+            layout = RingLayout.read(segment)
+        except SharedMemoryError:
+            segment.close()
+            continue
+        if segment.is_locked(LOCK_WRITER) or not segment.lock(LOCK_READER):
+            segment.close()  # still written, or being read right now
+            continue
+        rounds, _, steps, _ = settled_rows(layout)
+        words = segment.words
+        if rounds == words[WORD_ROUNDS_WRITTEN] and steps == words[WORD_STEPS_WRITTEN]:
+            segment.unlink()
+            segment.close()
+        elif words[WORD_DISCARDED]:
+            segment.close()
+        else:
+            waiting.append((words[WORD_CREATED], layout))
+    waiting.sort(key=lambda entry: entry[0])
+    for index, (_, layout) in enumerate(waiting):
+        if index < len(waiting) - MAX_RETIRED:
+            layout.segment.words[WORD_DISCARDED] = 1
+            layout.segment.discard(layout.rows_start())
+        layout.segment.close()
