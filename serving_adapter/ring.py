@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import struct
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -31,13 +32,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from serving_adapter.contract.steps import STEP_COLUMNS
 from serving_adapter.ring_layout import (
     LOCK_READER,
     LOCK_WRITER,
     MAX_LABELS,
     OTHER,
-    WIDE_COLUMNS,
+    STEPS,
     WORD_CREATED,
     WORD_DISCARDED,
     WORD_LABELS,
@@ -72,13 +72,10 @@ class EventRing:
         self._words = layout.segment.words
         self._fence = Fence()
         self._written = self._reserved = self._steps_written = 0
-        self._small = layout.rounds["small"]
-        names = ["logits", *WIDE_COLUMNS]
-        if layout.shape.soft_labels:
-            names.append("accept_probability")
-        self._columns = [layout.rounds[name] for name in names]
-        # Item assignment through a memoryview costs a third of the same through an array.
-        self._step_columns: list[Any] = [layout.steps[name].data for name in STEP_COLUMNS]
+        self._steps = memoryview(layout.steps.view(np.uint8).data)
+        self._step_capacity = layout.shape.steps
+        letters = "".join(STEPS[name].char for name in STEPS.names or ())
+        self._pack_step = struct.Struct("<" + letters).pack_into
         self._labels = {DEFAULT_LABEL: 0}
         layout.put_label(0, DEFAULT_LABEL)
         self._words[WORD_LABELS] = 1
@@ -120,6 +117,11 @@ class EventRing:
         """Step rows written since the boot began."""
         return self._steps_written
 
+    @property
+    def labels(self) -> int:
+        """Segment labels in the dictionary."""
+        return self._words[WORD_LABELS]
+
     def label(self, name: str) -> int:
         """Index of a segment label; a new one is entered, the 64th and later ones are ``other``."""
         index = self._labels.get(name)
@@ -136,67 +138,62 @@ class EventRing:
         self._labels[name] = count
         return count
 
-    def append(self, count: int, small: NDArray[np.uint8], values: Sequence[Any]) -> None:
-        """Write ``count`` rounds.
+    def append(
+        self,
+        count: int,
+        writes: Sequence[tuple[NDArray[Any], Any]],
+        step: Sequence[float] | None = None,
+    ) -> None:
+        """Write the rounds of one engine step, and its step row.
 
         Parameters
         ----------
         count
-            Number of rows, at least 1.
-        small
-            Block ``[6, count]`` of the columns named in ``SMALL_COLUMNS``.
-        values
-            Logits ``[count, gamma]``, the columns of ``WIDE_COLUMNS`` in order and, in a ring with soft
-            labels, acceptance probabilities: each an array of ``count`` rows or one number for all.
+            Number of rounds; may be 0.
+        writes
+            Pairs of a column (of ``layout.rounds``, or a field of ``context``) and what goes into it: an
+            array of ``count`` rows, or one value for all of them.
+        step
+            Numbers in the order of ``STEP_COLUMNS``, whole ones where the type is.
 
         Raises
         ------
-        ValueError, TypeError
-            A column that does not fit. Then no row was written, though slots of old ones may be gone.
+        ValueError, TypeError, struct.error
+            A value that does not fit. Then nothing was written, but slots of old rows are gone.
         """
-        written, words = self._written, self._words
+        words, written, steps = self._words, self._written, self._steps_written
         end = written + count
-        if end > self._reserved:  # never lowered: rows of a failed copy are gone as well
+        if end > self._reserved:  # never lowered: rows under a copy that failed are gone as well
             self._reserved = end
             words[WORD_ROUNDS_RESERVED] = end
+        if step is not None:
+            words[WORD_STEPS_RESERVED] = steps + 1
         self._fence()
+        if step is not None:
+            slot = steps % self._step_capacity
+            self._pack_step(self._steps, slot * STEPS.itemsize, *step)
         start = written % self.capacity
         if start + count <= self.capacity:
             where = slice(start, start + count)
-            for column, value in zip(self._columns, values, strict=True):
+            for column, value in writes:
                 column[where] = value
-            self._small[:, where] = small
         else:
-            self._append_around(written, count, small, values)
+            self._append_around(written, count, writes)
         self._fence()
-        words[WORD_ROUNDS_WRITTEN] = end
-        self._written = end
+        words[WORD_ROUNDS_WRITTEN] = self._written = end
+        if step is not None:
+            words[WORD_STEPS_WRITTEN] = self._steps_written = steps + 1
 
-    def _append_around(
-        self, written: int, count: int, small: NDArray[np.uint8], values: Sequence[Any]
-    ) -> None:
+    def _append_around(self, written: int, count: int, writes: Sequence[tuple[NDArray[Any], Any]]) -> None:
         """Copy rows that reach over the end of the ring, or that are more than it holds."""
         first = max(0, count - self.capacity)
         while first < count:
             start = (written + first) % self.capacity
             rows = min(count - first, self.capacity - start)
             where, taken = slice(start, start + rows), slice(first, first + rows)
-            for column, value in zip(self._columns, values, strict=True):
+            for column, value in writes:
                 column[where] = value[taken] if getattr(value, "ndim", 0) else value
-            self._small[:, where] = small[:, taken]
             first += rows
-
-    def append_step(self, values: Sequence[float]) -> None:
-        """Write one step row: numbers in the order of ``STEP_COLUMNS``, whole ones where the type is."""
-        written, words = self._steps_written, self._words
-        words[WORD_STEPS_RESERVED] = written + 1
-        self._fence()
-        slot = written % self.layout.shape.steps
-        for column, value in zip(self._step_columns, values, strict=True):
-            column[slot] = value
-        self._fence()
-        words[WORD_STEPS_WRITTEN] = written + 1
-        self._steps_written = written + 1
 
     def count_rejected(self, total: int) -> None:
         """Tell the sidecar how many calls of ``observe`` were refused so far."""
@@ -208,10 +205,8 @@ class EventRing:
 
     def close(self) -> None:
         """End the boot. The ring stays for the reader."""
-        self._columns, self._step_columns = [], []
+        self._steps.release()
         self.layout.rounds.clear()
-        self.layout.steps.clear()
-        self._small = np.zeros((6, 0), dtype=np.uint8)
         self.layout.segment.close()
 
 

@@ -18,12 +18,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from serving_adapter.contract import NO_STOP
 from serving_adapter.contract.steps import STEP_COLUMNS
 from serving_adapter.ring import retired_path, retired_rings, settled_rows
 from serving_adapter.ring_layout import (
+    CONTEXT,
+    GIVEN_DRAFT_STOP,
+    GIVEN_RESOLVED,
+    GIVEN_RESOLVED_ACCEPTED,
+    HALF_MAX,
     LOCK_READER,
     LOCK_WRITER,
-    SMALL_COLUMNS,
     WORD_CREATED,
     WORD_DISCARDED,
     WORD_REJECTED,
@@ -151,7 +156,10 @@ class RingReader:
         return self.layout.labels()
 
     def read_rounds(self, most: int) -> Chunk:
-        """Copy the next rounds, at most ``most``; columns of the contract plus ``share``."""
+        """Copy the next rounds, at most ``most``; columns of the contract plus ``share``.
+
+        Logits are rounded to the half precision of the wire; its largest number stands for larger ones.
+        """
         first, lost, count, copies = self._read(
             self.layout.rounds,
             self.shape.rounds,
@@ -160,18 +168,21 @@ class RingReader:
             self._rounds,
             most,
         )
-        small = copies.pop("small")
-        copies.update({name: small[row] for row, name in enumerate(SMALL_COLUMNS)})
         self._rounds = first + count
-        return Chunk(first, lost, count, copies)
+        return Chunk(first, lost, count, _contract_columns(copies))
 
     def read_steps(self, most: int) -> Chunk:
         """Copy the next step rows, at most ``most``."""
         first, lost, count, copies = self._read(
-            self.layout.steps, self.shape.steps, WORD_STEPS_RESERVED, WORD_STEPS_WRITTEN, self._steps, most
+            {"steps": self.layout.steps},
+            self.shape.steps,
+            WORD_STEPS_RESERVED,
+            WORD_STEPS_WRITTEN,
+            self._steps,
+            most,
         )
         self._steps = first + count
-        return Chunk(first, lost, count, {name: copies[name] for name in STEP_COLUMNS})
+        return Chunk(first, lost, count, {name: copies["steps"][name] for name in STEP_COLUMNS})
 
     def _read(
         self,
@@ -185,40 +196,19 @@ class RingReader:
         words = self._words
         written = words[word_written]
         if words[WORD_DISCARDED]:
-            return written, written - cursor, 0, self._copy(columns, capacity, 0, 0)
+            return written, written - cursor, 0, {name: column[:0] for name, column in columns.items()}
         first = max(cursor, min(written, words[word_reserved] - capacity))
         count = min(most, written - first)
         self._fence()
-        copies = self._copy(columns, capacity, first, count)
+        copies = {name: _copy(column, capacity, first, count) for name, column in columns.items()}
         self._fence()
         # Whatever was overwritten while we copied stands at the front: drop it.
         intact = max(first, words[word_reserved] - capacity)
         dropped = min(count, intact - first)
         if dropped:
-            copies = {
-                name: column[:, dropped:] if name == "small" else column[dropped:]
-                for name, column in copies.items()
-            }
+            copies = {name: column[dropped:] for name, column in copies.items()}
         first += dropped
         return first, first - cursor, count - dropped, copies
-
-    @staticmethod
-    def _copy(
-        columns: dict[str, NDArray[Any]], capacity: int, first: int, count: int
-    ) -> dict[str, NDArray[Any]]:
-        start = first % capacity
-        stop = start + count
-        copies = {}
-        for name, column in columns.items():
-            axis = 1 if name == "small" else 0
-            rows = column if axis == 0 else column.T
-            part = (
-                rows[start:stop].copy()
-                if stop <= capacity
-                else np.concatenate([rows[start:], rows[: stop - capacity]])
-            )
-            copies[name] = part if axis == 0 else part.T
-        return copies
 
     @property
     def writer_is_gone(self) -> bool:
@@ -228,8 +218,30 @@ class RingReader:
     def close(self) -> None:
         """Let go of the ring; another reader may take it."""
         self.layout.rounds.clear()
-        self.layout.steps.clear()
         self.segment.close()
+
+
+def _copy(column: NDArray[Any], capacity: int, first: int, count: int) -> NDArray[Any]:
+    start = first % capacity
+    stop = start + count
+    if stop <= capacity:
+        return column[start:stop].copy()
+    return np.concatenate([column[start:], column[: stop - capacity]])
+
+
+def _contract_columns(copies: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Columns as the contract names and types them: half precision, and defaults where none was given."""
+    context = copies.pop("context")
+    given = context["given"]
+    columns = {**copies, **{name: context[name] for name in CONTEXT.names or () if name != "given"}}
+    columns["logits"] = np.clip(copies["logits"], -HALF_MAX, HALF_MAX).astype(np.float16)
+    for name, flag, default in (
+        ("resolved", GIVEN_RESOLVED, copies["verified"]),
+        ("resolved_accepted", GIVEN_RESOLVED_ACCEPTED, copies["accepted"]),
+        ("draft_stop", GIVEN_DRAFT_STOP, np.uint8(NO_STOP)),
+    ):
+        columns[name] = np.where(given & flag, copies[name], default)
+    return columns
 
 
 class RingSet:
@@ -244,7 +256,6 @@ class RingSet:
     def __init__(self, name: str) -> None:
         self.path = segment_path(name)
         self.unreadable = 0
-        self.finished = 0
         self._readers: dict[str, RingReader] = {}
         self._seen_unreadable: set[Path] = set()
         self._passes = 0
@@ -289,8 +300,9 @@ class RingSet:
             self._seen_unreadable.add(path)
             self.unreadable += 1
 
-    def release_finished(self) -> None:
+    def release_finished(self) -> list[str]:
         """Remove rings of earlier boots of which every row is settled and whose engine is gone."""
+        finished = []
         for boot, reader in list(self._readers.items()):
             if reader.segment.is_at(self.path) or not reader.writer_is_gone:
                 continue  # asked in this order: a writer that is gone writes no more rows
@@ -300,7 +312,8 @@ class RingSet:
             retired_path(self.path, boot).unlink(missing_ok=True)
             reader.close()
             del self._readers[boot]
-            self.finished += 1
+            finished.append(boot)
+        return finished
 
     def close(self) -> None:
         """Let go of all rings."""

@@ -154,7 +154,7 @@ class Segment:
         here = os.fstat(self._fd)
         return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
 
-    def array(self, offset: int, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+    def array(self, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """View of the memory as an array."""
         count = int(np.prod(shape))
         return np.frombuffer(self.memory, dtype=dtype, count=count, offset=offset).reshape(shape)

@@ -16,7 +16,9 @@ from collectors.errors import RecordError
 from serving_adapter.contract import ContractError
 
 # Typer carries its own copy of click; the base of its usage errors is not exported by name.
-_CommandError = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+_CommandError: type[Exception] = next(
+    c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException" and issubclass(c, Exception)
+)
 
 app = typer.Typer(
     name="dspark-calibrator",

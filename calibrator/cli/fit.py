@@ -162,7 +162,8 @@ def _print(
     if proposal is not None:
         result["publish"] = proposal.publish
         result["reasons"] = list(proposal.reasons)
-        result["rows_fit"], result["rows_judge"] = proposal.rows_fit, proposal.rows_judge
+        result["requests"] = proposal.requests
+        result["mean_ece_held_out"] = {"before": mean_ece(proposal.before), "after": mean_ece(proposal.after)}
     if as_json:
         output.print_json(result)
         return

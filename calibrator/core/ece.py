@@ -65,7 +65,9 @@ class Reliability:
     @property
     def supported_mass(self) -> float:
         """Share of the traffic that lies in bins with labels."""
-        return float(self.mass[self.supported].sum())
+        if not self.mass.any():
+            return 0.0
+        return 1.0 - float(self.mass[~self.supported].sum())  # exactly 1 where nothing is left out
 
     @property
     def shares(self) -> Float:

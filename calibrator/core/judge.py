@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from calibrator.core.bootstrap import ece_difference
-from calibrator.core.labels import EndOfSequence, at_risk, drafted, prefix_labels
-from calibrator.core.propensity import inclusion_weights
+from calibrator.core.labels import EndOfSequence, at_risk, prefix_labels
+from calibrator.core.population import figure_weights
 from serving_adapter.contract import Rounds
 
 Float = NDArray[np.float64]
@@ -77,18 +77,16 @@ def judge(
     weights
         Row weights, shape ``[rows]``.
     """
-    inclusion = inclusion_weights(rounds, end_of_sequence, clip) * weights[:, None]
+    inclusion, mass = figure_weights(rounds, end_of_sequence, clip)
     labels = prefix_labels(rounds)
-    inside = drafted(rounds, end_of_sequence)
-    mass = inside * weights[:, None]
     difference = ece_difference(
         before,
         after,
         labels,
         rounds.request,
         bins=bins,
-        weights=inclusion,
-        mass=mass if bool((rounds.explore > 0).any()) else None,
+        weights=inclusion * weights[:, None],
+        mass=mass * weights[:, None],
         resamples=resamples,
         confidence=confidence,
         seed=seed,
@@ -137,7 +135,8 @@ def _conditional_loss(survival: Float, labels: Float) -> Float:
     previous = np.concatenate([np.ones((len(survival), 1)), survival[:, :-1]], axis=1)
     c = np.divide(survival, previous, out=np.zeros_like(survival), where=previous > 0)
     c = np.clip(c, 1e-9, 1.0 - 1e-9)
-    return np.where(labels > 0, -np.log(c), -np.log1p(-c))
+    loss: Float = np.where(labels > 0, -np.log(c), -np.log1p(-c))
+    return loss
 
 
 def _side(low: float | None, high: float | None) -> int:

@@ -122,6 +122,17 @@ class AtRiskColumns:
             tuple(None if w is None else w[::stride] for w in self.weights),
         )
 
+    def without(self, positions: NDArray[np.bool_]) -> AtRiskColumns:
+        """Leave out all rows of the positions named by a mask of shape ``[gamma]``."""
+        if not positions.any():
+            return self
+        kept = [slice(0, 0) if dropped else slice(None) for dropped in positions]
+        return AtRiskColumns(
+            tuple(z[s] for z, s in zip(self.logits, kept, strict=True)),
+            tuple(y[s] for y, s in zip(self.outcome, kept, strict=True)),
+            tuple(None if w is None else w[s] for w, s in zip(self.weights, kept, strict=True)),
+        )
+
     def counts(self) -> tuple[Float, Float, Float]:
         """Weighted number of rows at risk, accepts and rejects, each shape ``[gamma]``."""
         total = np.array(

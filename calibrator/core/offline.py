@@ -10,7 +10,7 @@ from calibrator.core.affine import fit_affine
 from calibrator.core.labels import at_risk, included, prefix_labels
 from calibrator.core.likelihood import fit_temperatures_by_likelihood
 from calibrator.core.propensity import inclusion_weights
-from calibrator.core.proposal import ParameterSet, ProposalOptions, compare_forms
+from calibrator.core.proposal import ParameterSet, ProposalOptions, choose_form, compare
 from calibrator.core.split import held_out
 from calibrator.core.status import Status
 from calibrator.core.temperature import fit_temperatures
@@ -68,12 +68,12 @@ def _form(rounds: Rounds, options: ProposalOptions) -> tuple[Form, tuple[str, ..
         return options.form, ()
     if "affine" not in options.supported_forms:
         return "temperature", ()
-    judging = held_out(rounds.request, options.held_out_fraction, options.split_salt)
+    judging = held_out(rounds.request, 1.0 / 3.0, options.split_salt)
     fit_rows, judge_rows = rounds.take(~judging), rounds.take(judging)
     if not len(fit_rows) or not len(judge_rows):
         return "temperature", ("auto: too few requests to hold any out, so the temperature form",)
-    built = {
-        form: fit_offline(fit_rows, replace(options, form=form)).parameters
+    temperature, affine = (
+        fit_offline(fit_rows, replace(options, form=form)).parameters.survival(judge_rows)
         for form in ("temperature", "affine")
-    }
-    return compare_forms(built["temperature"], built["affine"], judge_rows, np.ones(len(judge_rows)), options)
+    )
+    return choose_form(compare(judge_rows, temperature, affine, np.ones(len(judge_rows)), options))

@@ -6,8 +6,9 @@ the rows came from or where the parameters go.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -16,11 +17,11 @@ from numpy.typing import NDArray
 from calibrator.core.affine import fit_affine
 from calibrator.core.gate import GateRules, PositionGate, gate_ece, gate_likelihood
 from calibrator.core.judge import Judgement, judge
-from calibrator.core.labels import EndOfSequence, at_risk, included, prefix_labels
+from calibrator.core.labels import EndOfSequence, at_risk, drafted, included, prefix_labels
 from calibrator.core.likelihood import fit_temperatures_by_likelihood
-from calibrator.core.propensity import inclusion_weights
+from calibrator.core.population import figure_weights
 from calibrator.core.report import PositionReport, position_report
-from calibrator.core.split import held_out
+from calibrator.core.split import folds
 from calibrator.core.temperature import PEER_GRID, fit_temperatures
 from serving_adapter.contract import Form, Rounds, conditional_confidence, prefix_survival
 
@@ -59,8 +60,8 @@ class ProposalOptions:
     objective
         Of the temperature form. None takes ``ece`` where nearly everything was verified and
         ``likelihood`` under truncation, where it needs far fewer rows.
-    held_out_fraction
-        Share of requests that judge and never fit.
+    folds
+        Every request is judged by a fit on the other folds; what is published is fitted on all.
     max_log_step
         Largest ``|log(T_new / T_old)|`` in one refresh; offsets move by the same share of their way.
     min_gain
@@ -74,7 +75,7 @@ class ProposalOptions:
     objective: Objective | None = None
     bins: int = 15
     grid: tuple[float, ...] = tuple(PEER_GRID.tolist())
-    held_out_fraction: float = 0.3
+    folds: int = 5
     split_salt: int = 0
     max_log_step: float = 1.0
     min_gain: float = 0.002
@@ -113,13 +114,14 @@ class Proposal:
     parameters: ParameterSet
     form_judged: Form
     reasons: tuple[str, ...]
-    gates: tuple[PositionGate, ...]
-    raw: tuple[PositionReport, ...]
-    before: tuple[PositionReport, ...]
-    after: tuple[PositionReport, ...]
-    judgement: Judgement | None
-    rows_fit: int
-    rows_judge: int
+    rows: int
+    requests: int
+    gates: tuple[PositionGate, ...] = ()
+    raw: tuple[PositionReport, ...] = ()
+    before: tuple[PositionReport, ...] = ()
+    after: tuple[PositionReport, ...] = ()
+    judgement: Judgement | None = None
+    alternatives: dict[Form, ParameterSet] = field(default_factory=dict)
 
 
 def propose(
@@ -128,7 +130,7 @@ def propose(
     options: ProposalOptions | None = None,
     sample_weights: Float | None = None,
 ) -> Proposal:
-    """Fit, gate and judge one refresh.
+    """Fit, gate and judge one refresh; judged by cross-fitting over folds of requests.
 
     Parameters
     ----------
@@ -152,52 +154,43 @@ def propose(
             f"gamma: got {rounds.gamma} in rows, expected {len(in_force.temperatures)} as in force"
         )
     weights = np.ones(len(rounds)) if sample_weights is None else np.asarray(sample_weights, dtype=np.float64)
-    judging = held_out(rounds.request, options.held_out_fraction, options.split_salt)
-    fit_rows, judge_rows = rounds.take(~judging), rounds.take(judging)
-    fit_weights, judge_weights = weights[~judging], weights[judging]
-
-    def report(parameters: ParameterSet) -> tuple[PositionReport, ...]:
-        if not len(judge_rows):
-            return ()
-        predicted = parameters.survival(judge_rows)
-        return tuple(
-            position_report(predicted, judge_rows, options.bins, options.end_of_sequence, clip=options.clip)
-        )
-
     identity = ParameterSet.identity(rounds.gamma)
-    if not len(fit_rows) or not len(judge_rows):
-        reason = f"{len(rounds)} rows of {len(np.unique(rounds.request))} requests: too few to split"
-        return Proposal(
-            False, in_force, in_force.form, (reason,), (), report(identity), report(in_force), (), None,
-            len(fit_rows), len(judge_rows),
-        )  # fmt: skip
 
-    candidates = _candidates(fit_rows, fit_weights, in_force, options)
-    judged = {
-        form: judge(
-            judge_rows,
-            in_force.survival(judge_rows),
-            candidate.parameters.survival(judge_rows),
-            weights=judge_weights,
-            bins=options.bins,
-            clip=options.clip,
-            end_of_sequence=options.end_of_sequence,
-            confidence=options.confidence,
-            resamples=options.resamples,
-            seed=options.seed,
+    def report(survival: Float) -> tuple[PositionReport, ...]:
+        return tuple(
+            position_report(
+                survival,
+                rounds,
+                options.bins,
+                options.end_of_sequence,
+                clip=options.clip,
+                sample_weights=weights,
+            )
         )
+
+    before = in_force.survival(rounds)
+    fold = folds(rounds.request, options.folds, options.split_salt)
+    requests = len(np.unique(rounds.request))
+    if len(np.unique(fold)) < options.folds:
+        reason = f"{len(rounds)} rows of {requests} requests: too few for {options.folds} folds"
+        return Proposal(
+            publish=False,
+            parameters=in_force,
+            form_judged=in_force.form,
+            reasons=(reason,),
+            raw=report(identity.survival(rounds)) if len(rounds) else (),
+            before=report(before) if len(rounds) else (),
+            rows=len(rounds),
+            requests=requests,
+        )
+
+    candidates = {form: _candidate(form, rounds, weights, in_force, options) for form in _forms(options)}
+    after = {
+        form: _held_out_survival(candidate, fold, rounds, weights, in_force, options)
         for form, candidate in candidates.items()
     }
-    form: Form = next(iter(candidates))
-    form_reason: tuple[str, ...] = ()
-    if len(candidates) > 1:
-        form, form_reason = compare_forms(
-            candidates["temperature"].parameters,
-            candidates["affine"].parameters,
-            judge_rows,
-            judge_weights,
-            options,
-        )
+    judged = {form: compare(rounds, before, survival, weights, options) for form, survival in after.items()}
+    form, form_reason = _choose_form(after, judged, rounds, weights, options)
     candidate, judgement = candidates[form], judged[form]
     publish, reasons = _decide(candidate, judgement, options)
     return Proposal(
@@ -206,46 +199,82 @@ def propose(
         form_judged=form,
         reasons=(*form_reason, *reasons),
         gates=candidate.gates,
-        raw=report(identity),
-        before=report(in_force),
-        after=report(candidate.parameters),
+        raw=report(identity.survival(rounds)),
+        before=report(before),
+        after=report(after[form]),
         judgement=judgement,
-        rows_fit=len(fit_rows),
-        rows_judge=len(judge_rows),
+        rows=len(rounds),
+        requests=requests,
+        alternatives={form: candidate.parameters for form, candidate in candidates.items()},
     )
 
 
-def _candidates(
-    rows: Rounds, weights: Float, in_force: ParameterSet, options: ProposalOptions
-) -> dict[Form, Candidate]:
+def _forms(options: ProposalOptions) -> list[Form]:
     wanted: Sequence[Form] = ("temperature", "affine") if options.form == "auto" else (options.form,)
-    forms = [form for form in wanted if form in options.supported_forms] or ["temperature"]
-    built: dict[Form, Candidate] = {}
-    for form in forms:
+    return [form for form in wanted if form in options.supported_forms] or ["temperature"]
+
+
+def _candidate(
+    form: Form, rows: Rounds, weights: Float, in_force: ParameterSet, options: ProposalOptions
+) -> Candidate:
+    start = _start(form, in_force)
+    if form == "affine":
+        fitted, objective, gates = _fit_affine(rows, weights, options)
+    else:
+        fitted, objective, gates = _fit_temperature(rows, weights, start, options)
+    return Candidate(merge(start, fitted, gates, options), objective, gates)
+
+
+def _held_out_survival(
+    candidate: Candidate,
+    fold: NDArray[np.int64],
+    rows: Rounds,
+    weights: Float,
+    in_force: ParameterSet,
+    options: ProposalOptions,
+) -> Float:
+    """Predict every row with a fit that has not seen its request; what may change was decided on all rows."""
+    form = candidate.parameters.form
+    start = _start(form, in_force)
+    fixed = dataclasses.replace(options, objective=candidate.objective)
+    survival = np.empty((len(rows), rows.gamma))
+    for f in range(options.folds):
+        mine = fold == f
+        others, their_weights = rows.take(~mine), weights[~mine]
         if form == "affine":
-            built[form] = _affine(rows, weights, in_force, options)
+            fitted, _, _ = _fit_affine(others, their_weights, fixed)
         else:
-            built["temperature"] = _temperature(rows, weights, in_force, options)
-    return built
+            fitted, _, _ = _fit_temperature(others, their_weights, start, fixed)
+        survival[mine] = merge(start, fitted, candidate.gates, options).survival(rows.take(mine))
+    return survival
 
 
-def _affine(rows: Rounds, weights: Float, in_force: ParameterSet, options: ProposalOptions) -> Candidate:
+def _start(form: Form, in_force: ParameterSet) -> ParameterSet:
+    # A temperature alone cannot carry the offsets of an affine set: it starts again from the identity.
+    if form == "temperature" and in_force.form == "affine":
+        return ParameterSet.identity(len(in_force.temperatures))
+    return in_force
+
+
+def _fit_affine(
+    rows: Rounds, weights: Float, options: ProposalOptions
+) -> tuple[ParameterSet, Objective, tuple[PositionGate, ...]]:
     seen = at_risk(rows, options.end_of_sequence)
     labels = prefix_labels(rows)
     fit = fit_affine(rows.logits, labels, seen, np.broadcast_to(weights[:, None], seen.shape))
     gates = gate_likelihood(labels, seen, weights, options.rules)
-    fitted = ParameterSet("affine", np.asarray(fit.temperatures), np.asarray(fit.offsets))
-    return Candidate(_merge(in_force, fitted, gates, options), "likelihood", gates)
+    return ParameterSet("affine", np.asarray(fit.temperatures), np.asarray(fit.offsets)), "likelihood", gates
 
 
-def _temperature(rows: Rounds, weights: Float, in_force: ParameterSet, options: ProposalOptions) -> Candidate:
-    # A temperature alone cannot carry the offsets of an affine set: it starts again from the identity.
-    start = in_force if in_force.form == "temperature" else ParameterSet.identity(rows.gamma)
+def _fit_temperature(
+    rows: Rounds, weights: Float, start: ParameterSet, options: ProposalOptions
+) -> tuple[ParameterSet, Objective, tuple[PositionGate, ...]]:
     usable = included(rows, options.end_of_sequence)
     labels = prefix_labels(rows)
     objective: Objective = options.objective or (
-        "ece" if bool((usable.mean(axis=0) >= 0.9).all()) else "likelihood"
-    )
+        "ece" if bool((usable.sum(axis=0) >= 0.9 * drafted(rows, options.end_of_sequence).sum(axis=0)).all())
+        else "likelihood"
+    )  # fmt: skip
     if objective == "likelihood":
         seen = at_risk(rows, options.end_of_sequence)
         by_likelihood = fit_temperatures_by_likelihood(
@@ -258,7 +287,7 @@ def _temperature(rows: Rounds, weights: Float, in_force: ParameterSet, options: 
         temperatures = np.asarray(by_likelihood.temperatures)
         gates = gate_likelihood(labels, seen, weights, options.rules, statuses=by_likelihood.statuses)
     else:
-        inclusion = inclusion_weights(rows, options.end_of_sequence, options.clip) * weights[:, None]
+        inclusion = figure_weights(rows, options.end_of_sequence, options.clip)[0] * weights[:, None]
         by_ece = fit_temperatures(
             rows.logits,
             labels,
@@ -271,43 +300,43 @@ def _temperature(rows: Rounds, weights: Float, in_force: ParameterSet, options: 
         )
         temperatures = np.asarray(by_ece.temperatures)
         raw = position_report(
-            ParameterSet.identity(rows.gamma).survival(rows), rows, options.bins, options.end_of_sequence,
+            ParameterSet.identity(rows.gamma).survival(rows),
+            rows,
+            options.bins,
+            options.end_of_sequence,
             clip=options.clip,
-        )  # fmt: skip
+            sample_weights=weights,
+        )
         gates = gate_ece(labels, inclusion, raw, by_ece.statuses, options.rules)
-    fitted = ParameterSet("temperature", temperatures, np.zeros(rows.gamma))
-    return Candidate(_merge(start, fitted, gates, options), objective, gates)
+    return ParameterSet("temperature", temperatures, np.zeros(rows.gamma)), objective, gates
 
 
-def _merge(
+def merge(
     in_force: ParameterSet, fitted: ParameterSet, gates: Sequence[PositionGate], options: ProposalOptions
 ) -> ParameterSet:
-    """Positions that may change move towards the fit, no further than the step cap."""
+    """Move the positions that may change towards the fit, no further than the step cap."""
     allowed = np.array([g.allowed for g in gates], dtype=np.bool_)
     log_step = np.abs(np.log(fitted.temperatures / in_force.temperatures))
     largest = float(log_step[allowed].max(initial=0.0))
     share = 1.0 if largest <= options.max_log_step else options.max_log_step / largest
     log_t = np.log(in_force.temperatures)
-    moved = ParameterSet(
+    temperatures = np.exp(log_t + share * (np.log(fitted.temperatures) - log_t))
+    offsets = in_force.offsets + share * (fitted.offsets - in_force.offsets)
+    return ParameterSet(
         fitted.form,
-        np.exp(log_t + share * (np.log(fitted.temperatures) - log_t)),
-        in_force.offsets + share * (fitted.offsets - in_force.offsets),
-    )
-    return replace(
-        moved,
-        temperatures=np.where(allowed, moved.temperatures, in_force.temperatures),
-        offsets=np.where(allowed, moved.offsets, in_force.offsets),
+        np.where(allowed, temperatures, in_force.temperatures),
+        np.where(allowed, offsets, in_force.offsets),
     )
 
 
-def compare_forms(
-    temperature: ParameterSet, affine: ParameterSet, rows: Rounds, weights: Float, options: ProposalOptions
-) -> tuple[Form, tuple[str, ...]]:
-    """Take the affine form where it is better on held-out rows beyond the interval; say why either way."""
-    between = judge(
-        rows,
-        temperature.survival(rows),
-        affine.survival(rows),
+def compare(
+    rounds: Rounds, before: Float, after: Float, weights: Float, options: ProposalOptions
+) -> Judgement:
+    """Judge two predictions under the options' bins, clip, confidence and seed."""
+    return judge(
+        rounds,
+        before,
+        after,
         weights=weights,
         bins=options.bins,
         clip=options.clip,
@@ -316,9 +345,28 @@ def compare_forms(
         resamples=options.resamples,
         seed=options.seed,
     )
+
+
+def choose_form(between: Judgement) -> tuple[Form, tuple[str, ...]]:
+    """Take the affine form where it is better than the temperature form beyond the interval."""
     if between.better:
         return "affine", (f"form affine: against the temperature form {between.summary()}",)
     return "temperature", (f"form temperature: the affine form is not better ({between.summary()})",)
+
+
+def _choose_form(
+    after: dict[Form, Float],
+    judged: dict[Form, Judgement],
+    rounds: Rounds,
+    weights: Float,
+    options: ProposalOptions,
+) -> tuple[Form, tuple[str, ...]]:
+    if len(after) == 1:
+        return next(iter(after)), ()
+    form, reason = choose_form(compare(rounds, after["temperature"], after["affine"], weights, options))
+    if form == "temperature" and judged["affine"].better and not judged["temperature"].better:
+        return "affine", ("form affine: it is better than the set in force, the temperature form is not",)
+    return form, reason
 
 
 def _decide(

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrator.core.auroc import auroc, binned_auroc
 from calibrator.core.ece import Reliability, ece_bounds, reliability
-from calibrator.core.labels import EndOfSequence, drafted, included, positions, prefix_labels
-from calibrator.core.propensity import inclusion_weights, kish
+from calibrator.core.labels import EndOfSequence, drafted, included, prefix_labels
+from calibrator.core.population import (
+    Population,
+    figure_weights,
+    label_bounds,
+    population_of,
+    window_population,
+)
+from calibrator.core.propensity import kish
 from calibrator.core.status import Status
-from calibrator.core.windows import LOG_LOSS_FLOOR, WindowSums
+from calibrator.core.windows import BIN_SUMS, LOG_LOSS_FLOOR, SCALARS, WindowSums
 from serving_adapter.contract import Rounds
 
 Float = NDArray[np.float64]
-Population = Literal["traffic", "verified traffic only"]
 
 MIN_LABELS = 300.0
 """Fewer effective labels than this: ``insufficient``."""
 
-FULL_COVERAGE = 1.0 - 1e-9
+DEEPSPEC_AUROC_BINS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,11 @@ class PositionReport:
     gap
         Mean predicted minus mean observed: above 0 is overconfident.
     brier, log_loss, auroc
-        Weighted like the rest. From window sums AUROC is binned (``auroc_binned``).
+        Weighted like the rest. ``auroc`` is exact; None from window sums.
+    auroc_binned
+        AUROC with the rows of one bin as ties: 1000 bins as DeepSpec's evaluator has it (on positions
+        that rarely survive, where predictions crowd in few bins, it is off by up to .02), or the bins of
+        the windows.
     predicted, observed
         Weighted means over labelled rows.
     supported_mass
@@ -78,7 +87,7 @@ class PositionReport:
     population: Population
     ece_low: float | None = None
     ece_high: float | None = None
-    auroc_binned: bool = False
+    auroc_binned: float | None = None
 
 
 def position_report(
@@ -126,12 +135,8 @@ def position_report(
     labelled = included(rounds, end_of_sequence)
     labels = prefix_labels(rounds)
     population = population_of(rounds, end_of_sequence)
-    if population == "traffic":
-        weights = inclusion_weights(rounds, end_of_sequence, clip) * rows[:, None]
-        mass = inside * rows[:, None]
-    else:
-        weights = labelled * rows[:, None]
-        mass = weights
+    weights, mass = (part * rows[:, None] for part in figure_weights(rounds, end_of_sequence, clip))
+    bounds = None if population == "traffic" else label_bounds(rounds, end_of_sequence)
     return [
         _one_position(
             k + 1,
@@ -143,21 +148,10 @@ def position_report(
             int(labelled[:, k].sum()),
             int(inside[:, k].sum()),
             population,
-            _missing(rounds, k, inside[:, k], labelled[:, k], rows) if population != "traffic" else None,
+            None if bounds is None else (bounds[0][:, k], bounds[1][:, k], (inside * rows[:, None])[:, k]),
         )
         for k in range(rounds.gamma)
     ]
-
-
-def population_of(rounds: Rounds, end_of_sequence: EndOfSequence = "draft_stop") -> Population:
-    """Whether labels can speak for the traffic: every position drafted has a chance to be verified.
-
-    >>> population_of(Rounds.build([[0.0, 0.0]], [1], verified=[1]))
-    'verified traffic only'
-    """
-    unseen = drafted(rounds, end_of_sequence) & (positions(rounds) > rounds.scheduled[:, None])
-    hopeless = unseen & ~(rounds.explore > 0)[:, None] & ~included(rounds, end_of_sequence)
-    return "verified traffic only" if bool(hopeless.any()) else "traffic"
 
 
 def mean_ece(reports: Iterable[PositionReport]) -> float | None:
@@ -175,18 +169,11 @@ def mean_noise_floor(reports: Iterable[PositionReport]) -> float | None:
 def report_from_windows(sums: WindowSums) -> list[PositionReport]:
     """Report on window sums: the same figures as from the rows, in the bins of the windows.
 
-    AUROC is binned. Sums do not say which rows could have been seen, so the population is ``traffic``
-    where the weights of labelled rows account for the drafted ones (within five standard errors of an
-    inverse-propensity total), else ``verified traffic only``.
+    AUROC is binned; the population is that of :func:`calibrator.core.population.window_population`.
     """
-    scalars = {name: sums.scalar(name) for name in (
-        "drafted", "verified", "accepted", "predicted", "weight", "weight_squared",
-        "weight_predicted", "weight_accepted", "brier", "log_loss",
-    )}  # fmt: skip
-    per_bin = {
-        name: sums.bin_sum(name) for name in ("drafted", "weight", "weight_squared", "predicted", "accepted")
-    }
-    population = _window_population(scalars)
+    scalars = {name: sums.scalar(name) for name in SCALARS}
+    per_bin = {name: sums.bin_sum(name) for name in BIN_SUMS}
+    population = window_population(sums)
     reports = []
     for k in range(sums.gamma):
         weight = float(scalars["weight"][k])
@@ -211,22 +198,12 @@ def report_from_windows(sums: WindowSums) -> list[PositionReport]:
                 observed=float(scalars["weight_accepted"][k]),
                 brier=float(scalars["brier"][k]),
                 log_loss=float(scalars["log_loss"][k]),
-                area=binned_auroc(table.accepted_sum, table.weight - table.accepted_sum),
-                area_binned=True,
+                area=None,
+                area_binned=binned_auroc(table.accepted_sum, table.weight - table.accepted_sum),
                 population=population,
             )
         )
     return reports
-
-
-def _window_population(scalars: dict[str, Float]) -> Population:
-    drafted_rows, weight, squared = scalars["drafted"], scalars["weight"], scalars["weight_squared"]
-    if np.array_equal(scalars["verified"], drafted_rows):
-        return "traffic"
-    # Var of sum 1{seen} / pi is sum (1 / pi - 1), estimated by sum of w^2 - w over what was seen.
-    spread = np.sqrt(np.maximum(squared - weight, 0.0))
-    short = drafted_rows - weight > 5.0 * spread + 1e-6 * np.maximum(drafted_rows, 1.0)
-    return "verified traffic only" if bool(short.any()) else "traffic"
 
 
 def _one_position(
@@ -244,6 +221,7 @@ def _one_position(
     seen = weights > 0
     a, y, w = predicted[seen], labels[seen], weights[seen]
     p = np.clip(a, LOG_LOSS_FLOOR, 1.0 - LOG_LOSS_FLOOR)
+    fine = reliability(a, y, DEEPSPEC_AUROC_BINS, w)
     bounds = None if missing is None else ece_bounds(predicted, missing[0], missing[1], bins, missing[2])
     return _assemble(
         position=position,
@@ -257,7 +235,7 @@ def _one_position(
         brier=float(w @ (a - y) ** 2),
         log_loss=float(-(w @ np.where(y > 0, np.log(p), np.log1p(-p)))),
         area=auroc(a, y, w),
-        area_binned=False,
+        area_binned=binned_auroc(fine.accepted_sum, fine.weight - fine.accepted_sum),
         population=population,
         bounds=bounds,
     )
@@ -276,7 +254,7 @@ def _assemble(
     brier: float,
     log_loss: float,
     area: float | None,
-    area_binned: bool,
+    area_binned: float | None,
     population: Population,
     bounds: tuple[float, float] | None = None,
 ) -> PositionReport:
@@ -313,27 +291,9 @@ def _assemble(
         population=population,
         ece_low=None if bounds is None else _defined(bounds[0]),
         ece_high=None if bounds is None else _defined(bounds[1]),
-        auroc_binned=area_binned and area is not None,
+        auroc_binned=area_binned,
     )
-
-
-def _missing(
-    rounds: Rounds, k: int, inside: NDArray[np.bool_], labelled: NDArray[np.bool_], rows: Float
-) -> tuple[Float, Float, Float]:
-    """Least and largest label that every drafted row may have, and its mass.
-
-    A rejection before the end of the verified part settles the label of everything behind it; that
-    makes a bound, though it may not make an estimate.
-    """
-    label = (rounds.resolved_accepted > k).astype(np.float64)
-    settled = labelled | (rounds.accepted < np.minimum(rounds.verified, k + 1))
-    return np.where(settled, label, 0.0), np.where(settled, label, 1.0), inside * rows
 
 
 def _defined(value: float) -> float | None:
     return value if np.isfinite(value) else None
-
-
-def statuses(reports: Sequence[PositionReport]) -> tuple[Status, ...]:
-    """Status of every position."""
-    return tuple(r.status for r in reports)

@@ -53,3 +53,15 @@ def held_out(request: NDArray[np.unsignedinteger], fraction: float = 0.5, salt: 
     salted = mix(np.asarray(request, dtype=np.uint64)) ^ mix(np.array([salt % 2**64], dtype=np.uint64))
     chosen: NDArray[np.bool_] = unit_interval(mix(salted)) < fraction
     return chosen
+
+
+def folds(request: NDArray[np.unsignedinteger], count: int, salt: int = 0) -> NDArray[np.int64]:
+    """Fold 0..count-1 of every row, shape ``[rows]``: rows of one request share a fold.
+
+    >>> np.unique(folds(np.arange(100, dtype=np.uint64), 5)).tolist()
+    [0, 1, 2, 3, 4]
+    """
+    if count < 2:
+        raise ValueError(f"folds: got {count}, expected at least 2")
+    salted = mix(np.asarray(request, dtype=np.uint64)) ^ mix(np.array([salt % 2**64], dtype=np.uint64))
+    return np.minimum((unit_interval(mix(salted)) * count).astype(np.int64), count - 1)

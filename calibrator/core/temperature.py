@@ -6,14 +6,14 @@ With the peer's grid, bins and tie rule the temperatures are those of SGLang's `
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrator.core.ece import expected_calibration_error, reliability
-from calibrator.core.gridsearch import PositionColumns, grid_ece
+from calibrator.core.ece import reliability
+from calibrator.core.gridsearch import PositionColumns, advance, exact_ece, grid_ece
 from calibrator.core.propensity import kish
 from calibrator.core.status import Status
 from serving_adapter.contract import sigmoid
@@ -138,31 +138,30 @@ def fit_temperatures(
         column = z[:, k].astype(np.float64)
         rows = slice(None) if usable is None or usable[:, k].all() else np.flatnonzero(usable[:, k])
         position = PositionColumns(
-            column[rows],
-            survival[rows],
-            y[rows, k].astype(np.float64),
-            None if w is None else w[rows, k],
+            column[rows], survival[rows], y[rows, k].astype(np.float64), None if w is None else w[rows, k]
         )
-        raw *= sigmoid(column)
-        if not len(position.logits):
-            temperature, status = float(in_force[k]), "censored"
-        elif position.labels.min() == position.labels.max():
-            temperature, status = float(in_force[k]), "degenerate"
-        else:
-            temperature = _choose(position, points, bins, ties, float(in_force[k]), tolerance)
-            at_edge = temperature in (points.min(), points.max())
-            status = "at_grid_edge" if at_edge else "ok"
-        survival = survival * sigmoid(column / temperature)
+        temperature, status = _fit_position(position, points, bins, ties, float(in_force[k]), tolerance)
         temperatures.append(temperature)
-        for figures, predicted in ((before, raw), (after, survival)):
-            figures.append(
-                expected_calibration_error(predicted[rows], position.labels, bins, position.weights)
-                if len(position.logits)
-                else None
-            )
+        statuses.append(status)
+        labelled = len(position.logits) > 0
+        before.append(exact_ece(replace(position, survival=raw[rows]), 1.0, bins) if labelled else None)
+        after.append(exact_ece(position, temperature, bins) if labelled else None)
         n_eff.append(float(len(position.logits) if position.weights is None else kish(position.weights)))
-        statuses.append(status)  # type: ignore[arg-type]
+        if k + 1 < z.shape[1]:
+            raw = advance(raw, column, 1.0)
+            survival = advance(survival, column, temperature)
     return TemperatureFit(tuple(temperatures), tuple(before), tuple(after), tuple(n_eff), tuple(statuses))
+
+
+def _fit_position(
+    position: PositionColumns, grid: Float, bins: int, ties: Ties, in_force: float, tolerance: float
+) -> tuple[float, Status]:
+    if not len(position.logits):
+        return in_force, "censored"
+    if position.labels.min() == position.labels.max():
+        return in_force, "degenerate"
+    temperature = _choose(position, grid, bins, ties, in_force, tolerance)
+    return temperature, "at_grid_edge" if temperature in (grid.min(), grid.max()) else "ok"
 
 
 def _choose(

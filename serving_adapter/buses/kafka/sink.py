@@ -122,6 +122,9 @@ class KafkaSink:
                         self._topic, key=message.key, value=message.value, headers=list(message.headers)
                     )
                 )
+            except errors.KafkaTimeoutError:
+                failure = errors.KafkaTimeoutError(f"there is no topic {self._topic}, or nobody answers")
+                break
             except (errors.KafkaError, ValueError, RuntimeError) as error:
                 failure = error
                 break

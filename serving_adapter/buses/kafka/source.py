@@ -72,6 +72,8 @@ class KafkaSource:
         self._unreachable_seconds = unreachable_seconds
         self._consumer: KafkaConsumer | None = None
         self._rebalance = Rebalance(listener, self._start_at)
+        self._untold: dict[int, int] = {}
+        self._told: Any = None
         self._last_answer = time.monotonic()
         self._last_asked = self._last_answer
 
@@ -88,6 +90,7 @@ class KafkaSource:
         deadline = time.monotonic() + timeout
         try:
             consumer = self._consumer or self._connect()
+            self._tell_group()
             records = self._rebalance.run(
                 lambda: consumer.poll(timeout_ms=int(timeout * 1000), max_records=max_messages)
             )
@@ -113,17 +116,24 @@ class KafkaSource:
 
     def commit(self, positions: Positions) -> None:
         """Tell the group how far we are; that it could not be told is logged and otherwise ignored."""
-        if self._consumer is None or not positions:
+        self._untold.update(positions)
+        self._tell_group()
+
+    def _tell_group(self) -> None:
+        # One request at a time: several fill the connection, and then not even leaving the group passes.
+        busy = self._told is not None and not self._told.is_done
+        if self._consumer is None or not self._untold or (busy and not self._rebalance.serving):
             return
         offsets = {
             TopicPartition(self._topic, partition): OffsetAndMetadata(offset, "", -1)
-            for partition, offset in positions.items()
+            for partition, offset in self._untold.items()
         }
+        self._untold = {}
         try:
             if self._rebalance.serving:  # the partitions are about to go: now or never
                 self._consumer.commit(offsets, timeout_ms=_ASK_MS)
             else:
-                self._consumer.commit_async(offsets, callback=_log_failed_commit)
+                self._told = self._consumer.commit_async(offsets, callback=_log_failed_commit)
         except (errors.KafkaError, RuntimeError) as error:
             log.info("kafka group %s was not told its offsets: %s", self._group, error)
 
@@ -215,21 +225,28 @@ class KafkaSource:
 
     def _drop(self) -> Exception | None:
         """Give up this consumer with its partitions; returns what the listener raised on the way."""
-        consumer, self._consumer = self._consumer, None
+        consumer = self._consumer
         failure: Exception | None = None
         if consumer is not None:
+            self._wait_for_answer()
             try:
                 self._rebalance.run(lambda: consumer.close(autocommit=False, timeout_ms=_CLOSE_MS))
             except ListenerFailed as raised:
                 failure = raised.cause
             except (errors.KafkaError, OSError, RuntimeError, ValueError) as error:
                 log.info("kafka source for %s: while closing: %s", self._topic, error)
+        self._consumer, self._told, self._untold = None, None, {}
         try:
             self._rebalance.revoke_rest()
         except Exception as error:
             log.exception("kafka source for %s: partitions were not finished", self._topic)
             failure = failure or error
         return failure
+
+    def _wait_for_answer(self) -> None:
+        deadline = time.monotonic() + _ASK_MS / 1000
+        while self._told is not None and not self._told.is_done and time.monotonic() < deadline:
+            time.sleep(0.005)
 
 
 def _messages(records: dict[Any, list[Any]]) -> Iterable[Message]:

@@ -17,6 +17,7 @@ Counts = NDArray[np.int64]
 class Ledger:
     """Counts since the engine started.
 
+    ``rounds`` were served, ``emitted`` of them belong to requests within the reported share.
     Tokens: ``drafted``, ``scheduled``, ``verified``, ``accepted`` (bonus tokens apart: one per round).
     ``seconds`` is the time of all steps. Per position, shape ``[gamma]``: ``labels`` counts verified
     positions up to the first stop token in the draft, ``label_sums`` how many of these prefixes were
@@ -27,6 +28,7 @@ class Ledger:
     gamma: int
     steps: int = 0
     rounds: int = 0
+    emitted: int = 0
     drafted: int = 0
     scheduled: int = 0
     verified: int = 0
@@ -57,13 +59,33 @@ class Ledger:
         return self.tokens / self.seconds if self.seconds > 0 else 0.0
 
     def book(
-        self, rounds: Rounds, true_accepted: NDArray[np.uint8], explored: NDArray[np.bool_], seconds: float
+        self,
+        rounds: Rounds,
+        true_accepted: NDArray[np.uint8],
+        explored: NDArray[np.bool_],
+        seconds: float,
+        emitted: int | None = None,
     ) -> None:
-        """Enter one step: the rounds it emitted, what full verification would have accepted."""
+        """Enter one step.
+
+        Parameters
+        ----------
+        rounds
+            What was served.
+        true_accepted
+            What full verification would have accepted, shape ``[rows]``.
+        explored
+            Which rounds were verified in full to explore, shape ``[rows]``.
+        seconds
+            Time of the step.
+        emitted
+            How many of the rounds are of requests within the share that is reported; left out, all.
+        """
         count = len(rounds)
         verified = int(rounds.verified.sum(dtype=np.int64))
         self.steps += 1
         self.rounds += count
+        self.emitted += count if emitted is None else emitted
         self.drafted += count * self.gamma
         self.scheduled += int(rounds.scheduled.sum(dtype=np.int64))
         self.verified += verified

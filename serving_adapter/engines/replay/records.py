@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from serving_adapter.contract import ContractError, Rounds
 from serving_adapter.contract.rounds import round_arrays
+from serving_adapter.exploration import request_hash
 
 RECORDINGS = ("typical", "typical-greedy", "typical-hot", "hard", "dspark", "dspark-greedy")
 """Names of the packaged recordings; what each one is stands in the note beside the data."""
@@ -136,25 +137,10 @@ def split_requests(
     """
     if not 0 <= held_out_fraction < 1:
         raise ValueError(f"held_out_fraction: got {held_out_fraction}, expected a share in [0, 1)")
-    draw = uniform_hash(recording.prompt.astype(np.uint64), seed)
-    held_out = draw < held_out_fraction
+    draws = [request_hash(int(prompt), f"held out {seed}") / 2**64 for prompt in recording.prompt]
+    held_out = np.array(draws) < held_out_fraction
     ids = recording.requests
     return (
         frozenset(int(r) for r in ids[~held_out]),
         frozenset(int(r) for r in ids[held_out]),
     )
-
-
-def mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Scramble 64-bit numbers one to one (the finaliser of SplitMix64, Steele et al. 2014)."""
-    x = values.astype(np.uint64)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    scrambled: NDArray[np.uint64] = x ^ (x >> np.uint64(31))
-    return scrambled
-
-
-def uniform_hash(values: NDArray[np.uint64], seed: int) -> NDArray[np.float64]:
-    """Numbers in [0, 1), fixed by value and seed."""
-    salt = mix64(np.array([(seed + 1) * 0x9E3779B97F4A7C15 % 2**64], dtype=np.uint64))
-    return (mix64(values ^ salt) >> np.uint64(11)).astype(np.float64) / 2.0**53

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 
 import numpy as np
@@ -10,7 +9,8 @@ from numpy.typing import NDArray
 
 from serving_adapter.contract import Rounds
 from serving_adapter.engines.replay.drift import DriftScript, Traffic
-from serving_adapter.engines.replay.records import Recording, mix64
+from serving_adapter.engines.replay.records import Recording
+from serving_adapter.exploration import request_hash
 
 Index = NDArray[np.int64]
 
@@ -123,8 +123,8 @@ def _stretches(chosen: Mapping[str, Recording]) -> tuple[Index, Index, NDArray[n
         first.append(recording.starts[:-1] + offset)
         end.append(recording.starts[1:] + offset)
         # Recorded ids are only unique within a recording.
-        salt = mix64(np.array([zlib.crc32(name.encode())], dtype=np.uint64))
-        identity.append(mix64(recording.requests ^ salt))
+        hashed = [request_hash(int(request), name) for request in recording.requests]
+        identity.append(np.array(hashed, dtype=np.uint64))
         offset += len(recording.rounds)
     return np.concatenate(first), np.concatenate(end), np.concatenate(identity)
 

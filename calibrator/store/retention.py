@@ -1,0 +1,74 @@
+"""Deleting what is old, in small transactions, so that collectors hardly notice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Table, delete, func, select
+
+from calibrator.store import deployments, schema
+from calibrator.store.store import Store
+
+DAY = 86_400
+_SLICE_SECONDS = 6 * 3600
+_BATCH_ROWS = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Days that each kind of row is kept."""
+
+    window_days: float = 31.0
+    hour_days: float = 400.0
+    dead_letter_days: float = 30.0
+    refresh_days: float = 400.0
+
+
+def apply(store: Store, now: float, keep: Retention | None = None) -> dict[str, int]:
+    """Delete what is older than ``keep`` says; return rows deleted per table.
+
+    Each transaction deletes a few hours of windows, or a few thousand other rows. Boots, positions and
+    parameter versions are kept: without them what was read cannot be told from what was not.
+    """
+    keep = keep or Retention()
+    days: dict[Table, float] = {
+        schema.windows: keep.window_days,
+        schema.raw_windows: keep.window_days,
+        schema.window_hours: keep.hour_days,
+        schema.raw_window_hours: keep.hour_days,
+    }
+    with store.read() as connection:
+        owners = [each.id for each in deployments.every(connection)]
+    deleted = {}
+    for table, table_days in days.items():
+        cut = int(now - table_days * DAY)
+        deleted[table.name] = sum(_windows_before(store, table, owner, cut) for owner in owners)
+    for table, column, table_days in (
+        (schema.dead_letters, "at", keep.dead_letter_days),
+        (schema.refreshes, "started", keep.refresh_days),
+    ):
+        deleted[table.name] = _rows_before(store, table, column, now - table_days * DAY)
+    return deleted
+
+
+def _windows_before(store: Store, table: Table, owner: int, cut: int) -> int:
+    total = 0
+    mine = table.c.deployment_id == owner
+    while True:
+        with store.write() as connection:
+            oldest = connection.execute(select(func.min(table.c.start)).where(mine)).scalar_one()
+            if oldest is None or oldest >= cut:
+                return total
+            end = min(cut, oldest + _SLICE_SECONDS)
+            total += connection.execute(delete(table).where(mine, table.c.start < end)).rowcount
+
+
+def _rows_before(store: Store, table: Table, column: str, cut: float) -> int:
+    total = 0
+    batch = select(table.c.id).where(table.c[column] < cut).limit(_BATCH_ROWS)
+    while True:
+        with store.write() as connection:
+            gone = connection.execute(delete(table).where(table.c.id.in_(batch))).rowcount
+        total += gone
+        if gone < _BATCH_ROWS:
+            return total

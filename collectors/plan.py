@@ -1,0 +1,201 @@
+"""What a batch of messages will change, worked out before the transaction that changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrator.core.sample import row_uniform
+from calibrator.store.boots import Boot, BootKey
+from calibrator.store.dead_letters import DeadLetter
+from collectors.decoding import Decoded, refused
+from collectors.options import PipelineOptions
+from collectors.result import IngestResult
+from collectors.snapshot import Known, Snapshot
+from serving_adapter.contract import ContractError, Rounds, Steps, VerifyBatch
+
+
+@dataclass(frozen=True, slots=True)
+class FreshRounds:
+    """Rounds of one message that were not folded before."""
+
+    rounds: Rounds
+    key: BootKey
+    numbers: NDArray[np.int64]
+    uniform: NDArray[np.float64]
+    at: float
+    fingerprint: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class FreshSteps:
+    """Steps of one message that were not sampled before."""
+
+    steps: Steps
+    key: BootKey
+    numbers: NDArray[np.int64]
+    uniform: NDArray[np.float64]
+    at: float
+    fingerprint: str
+
+
+@dataclass(slots=True)
+class DeploymentPlan:
+    """Changes to one deployment. ``gamma`` is 0 while no good message has told it."""
+
+    name: str
+    known: Known
+    gamma: int = 0
+    fingerprint: str = ""
+    boots: dict[BootKey, Boot] = field(default_factory=dict)
+    rounds: list[FreshRounds] = field(default_factory=list)
+    steps: list[FreshSteps] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Plan:
+    """Changes to all deployments, letters to send, and the counts of it all."""
+
+    deployments: dict[str, DeploymentPlan]
+    letters: list[DeadLetter]
+    refused: list[Decoded]
+    result: IngestResult
+
+
+def make_plan(decoded: Sequence[Decoded], snapshot: Snapshot, now: float, options: PipelineOptions) -> Plan:
+    """Decide row by row what is new, and book everything in the ledgers of the snapshot."""
+    plan = Plan(
+        {name: _deployment_plan(name, known) for name, known in snapshot.known.items()},
+        [],
+        [],
+        IngestResult(messages=len(decoded)),
+    )
+    room = options.max_deployments - snapshot.deployments
+    for each in decoded:
+        item = each
+        if item.batch is not None:
+            target = plan.deployments[item.batch.deployment]
+            try:
+                _check_deployment(target, item.batch, room, options)
+            except ContractError as error:
+                item = refused(item.message, str(error), item.batch)
+        if item.batch is None:
+            _refuse(plan, item, now)
+            continue
+        if not target.gamma:
+            target.gamma, target.fingerprint = item.batch.gamma, item.batch.fingerprint
+            room -= target.known.deployment is None
+        _accept(plan.result, target, item.batch, now, options)
+    return plan
+
+
+def _deployment_plan(name: str, known: Known) -> DeploymentPlan:
+    if known.deployment is None:
+        return DeploymentPlan(name, known)
+    return DeploymentPlan(name, known, known.deployment.gamma, known.deployment.fingerprint)
+
+
+def _check_deployment(
+    target: DeploymentPlan, batch: VerifyBatch, room: int, options: PipelineOptions
+) -> None:
+    if target.gamma and batch.gamma != target.gamma:
+        raise ContractError("gamma", batch.gamma, f"{target.gamma}, as in the rest of {target.name}")
+    if not target.gamma and room <= 0:
+        raise ContractError(
+            "deployment", batch.deployment, f"one of the {options.max_deployments} that are known"
+        )
+
+
+def _boot(target: DeploymentPlan, key: BootKey, fingerprint: str, now: float) -> Boot:
+    boot = target.boots.get(key) or target.known.boots.get(key)
+    if boot is None:
+        boot = Boot(*key, fingerprint=fingerprint, first_seen=now, last_seen=now)
+        for first, count in target.known.earlier_letters.get(key, ()):
+            boot.rounds.dead_letter(first, count)
+    target.boots[key] = boot
+    return boot
+
+
+def _refuse(plan: Plan, item: Decoded, now: float) -> None:
+    message, rows = item.message, item.rows
+    plan.refused.append(item)
+    plan.result.dead_lettered_messages += 1
+    place = (message.topic, message.partition, message.offset)
+    if rows is None:
+        plan.letters.append(DeadLetter(*place, item.reason, now, len(message.value)))
+        return
+    target = plan.deployments[rows.deployment]
+    boot = _boot(target, (rows.replica, rows.boot), "", now)
+    before = boot.rounds.dead_lettered
+    boot.rounds.dead_letter(rows.first, rows.count)
+    plan.result.dead_lettered += boot.rounds.dead_lettered - before
+    plan.letters.append(
+        DeadLetter(
+            *place,
+            item.reason,
+            now,
+            len(message.value),
+            deployment=rows.deployment,
+            replica=rows.replica,
+            boot=rows.boot,
+            first_row=rows.first,
+            row_count=rows.count,
+        )
+    )
+
+
+def _accept(
+    result: IngestResult, target: DeploymentPlan, batch: VerifyBatch, now: float, options: PipelineOptions
+) -> None:
+    key = (batch.replica, batch.boot)
+    boot = _boot(target, key, batch.fingerprint, now)
+    boot.fingerprint, boot.last_seen = batch.fingerprint, max(boot.last_seen, now)
+    at = batch.emitted_at / 1e9
+    misdated = at > now + options.future_seconds or at < now - options.past_seconds
+    if misdated:
+        at = now
+
+    before = (boot.rounds.lost, boot.rounds.duplicates, boot.rounds.dead_lettered)
+    boot.rounds.lose(max(0, batch.sequence - batch.lost), batch.sequence)
+    for start, stop in boot.rounds.fold(batch.sequence, batch.count):
+        numbers = np.arange(start, stop, dtype=np.int64)
+        assert batch.rounds is not None
+        rounds = batch.rounds
+        if len(numbers) < batch.count:
+            rounds = rounds.take(slice(start - batch.sequence, stop - batch.sequence))
+        uniform = row_uniform(batch.deployment, *key, numbers)
+        target.rounds.append(
+            FreshRounds(rounds, key, numbers, uniform, at, batch.fingerprint, float(batch.share))
+        )
+        result.folded += len(numbers)
+        result.misdated += len(numbers) * misdated
+        boot.misdated += len(numbers) * misdated
+        result.other_fingerprint += len(numbers) * (batch.fingerprint != target.fingerprint)
+        unknown = np.count_nonzero(_unknown(rounds, target.known))
+        result.unknown_version += int(unknown)
+        boot.unknown_version += int(unknown)
+    result.lost += boot.rounds.lost - before[0]
+    result.duplicates_discarded += boot.rounds.duplicates - before[1]
+    result.dead_lettered += boot.rounds.dead_lettered - before[2]
+
+    seen = boot.steps.duplicates
+    boot.steps.lose(max(0, batch.steps_sequence - batch.steps_lost), batch.steps_sequence)
+    for start, stop in boot.steps.fold(batch.steps_sequence, len(batch.steps)):
+        numbers = np.arange(start, stop, dtype=np.int64)
+        part = slice(start - batch.steps_sequence, stop - batch.steps_sequence)
+        # Steps are numbered like rounds; another name gives them random numbers of their own.
+        uniform = row_uniform(batch.deployment, batch.replica, f"{batch.boot}/steps", numbers)
+        target.steps.append(FreshSteps(batch.steps.take(part), key, numbers, uniform, at, batch.fingerprint))
+        result.steps += len(numbers)
+    result.duplicate_steps += boot.steps.duplicates - seen
+
+
+def _unknown(rounds: Rounds, known: Known) -> NDArray[np.bool_]:
+    first = int(rounds.version[0])
+    if (first == 0 or first in known.parameters) and (rounds.version == first).all():
+        return np.zeros(len(rounds), dtype=np.bool_)
+    return ~np.isin(rounds.version, [0, *known.parameters])

@@ -1,0 +1,170 @@
+"""Rows of the verify-event contract: collected round by round, handed to the adapter when their labels are in.
+
+A sampled round is reported in its own step. A greedy round waits until the text has grown past its draft:
+decoding is lossless, so the committed tokens tell for every drafted position, verified or not, whether
+it would have been accepted. That takes at most ``gamma`` further rounds. When the request ends at its
+length limit first, positions beyond the limit stay unresolved: a rule that no outcome has a say in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from serving_adapter.contract import NO_STOP
+from serving_adapter.engines.torch.requests import RunningRequest, first_stop
+from serving_adapter.parameters import Parameters
+
+
+class Adapter(Protocol):
+    """What the engine needs of a :class:`serving_adapter.adapter.ServingAdapter`."""
+
+    def current(self) -> Parameters:
+        """Parameters in force."""
+        ...
+
+    def applied(self, version: int) -> None:
+        """Report that the engine computes with this version."""
+        ...
+
+    def refused(self, version: int, reason: str) -> None:
+        """Report that the engine cannot take this version."""
+        ...
+
+    def explore_each(self, request: ArrayLike, step: ArrayLike) -> NDArray[np.bool_]:
+        """Rounds to verify in full."""
+        ...
+
+    def request_hash(self, request: str | bytes | int) -> int:
+        """Salted hash of a request id."""
+        ...
+
+    def segment(self, label: str) -> int:
+        """Index of a segment label."""
+        ...
+
+    @property
+    def observe(self) -> Callable[..., None]:
+        """Write rounds and a step."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Round:
+    """One round of one request, with its drafted tokens until the labels are in."""
+
+    request: int
+    step: int
+    segment: int
+    sampling: float
+    logits: NDArray[np.float32]
+    scheduled: int
+    verified: int
+    accepted: int
+    resolved: int
+    resolved_accepted: int
+    draft_stop: int
+    explore: float
+    version: int
+    accept_probability: NDArray[np.float32]
+    anchor: int = 0
+    draft: tuple[int, ...] = ()
+
+    def settle(self, tokens: Sequence[int], ended: str | None) -> bool:
+        """Read labels off the text of a greedy request; False while it is too short for them.
+
+        Parameters
+        ----------
+        tokens
+            Prompt and output so far.
+        ended
+            Why the request has ended, None while it runs.
+        """
+        text = tokens[self.anchor + 1 : self.anchor + 1 + len(self.draft)]
+        if len(text) < len(self.draft) and ended is None:
+            return False
+        agreed = 0
+        for drafted, committed in zip(self.draft, text, strict=False):
+            if drafted != committed:
+                break
+            agreed += 1
+        known = len(text)
+        if ended == "stop" and agreed < known:
+            known = len(self.draft)  # the text left the draft before it stopped: every prefix is decided
+        if known >= self.resolved:
+            self.resolved, self.resolved_accepted = known, max(agreed, self.resolved_accepted)
+        return True
+
+
+@dataclass(slots=True)
+class RoundsLog:
+    """Rounds on their way to the adapter.
+
+    Parameters
+    ----------
+    late_labels
+        Whether greedy rounds wait for the labels of what was not verified.
+    """
+
+    late_labels: bool = True
+    _ready: deque[Round] = field(default_factory=deque)
+    _waiting: dict[int, deque[Round]] = field(default_factory=dict)
+
+    def enter(self, running: RunningRequest, entry: Round, draft: Sequence[int]) -> None:
+        """Take a round of a request whose tokens were already committed."""
+        stop = first_stop(draft, running.request.stop_tokens)
+        entry.draft_stop = NO_STOP if stop is None else stop
+        if not (self.late_labels and entry.sampling == 0.0):
+            self._ready.append(entry)
+            return
+        entry.draft = tuple(draft)
+        self._waiting.setdefault(id(running), deque()).append(entry)
+
+    def follow(self, running: RunningRequest) -> None:
+        """Release the rounds of a request that its text has labelled; all of them when it has ended."""
+        waiting = self._waiting.get(id(running))
+        if waiting is None:
+            return
+        if running.finished == "cancelled":
+            # Who cancels has seen the output: what became known by then stands, nothing is read off.
+            self._ready.extend(waiting)
+            waiting.clear()
+        while waiting and waiting[0].settle(running.tokens, running.finished):
+            self._ready.append(waiting.popleft())
+        if not waiting:
+            del self._waiting[id(running)]
+
+    def flush(self) -> None:
+        """Release everything with the labels it has: the engine stops."""
+        for waiting in self._waiting.values():
+            self._ready.extend(waiting)
+        self._waiting.clear()
+
+    def columns(self) -> dict[str, Any]:
+        """Take the rounds that are ready, as arguments of the adapter's ``observe``; empty without any."""
+        rows = list(self._drain())
+        if not rows:
+            return {}
+        columns: dict[str, Any] = {
+            "logits": np.stack([row.logits for row in rows]),
+            "accept_probability": np.stack([row.accept_probability for row in rows]),
+            "request": np.array([row.request for row in rows], dtype=np.uint64),
+        }
+        for name in _LENGTHS:
+            columns[name] = np.array([getattr(row, name) for row in rows], dtype=np.uint8)
+        for name, kind in _OTHERS.items():
+            columns[name] = np.array([getattr(row, name) for row in rows], dtype=kind)
+        return columns
+
+    def _drain(self) -> Iterator[Round]:
+        while self._ready:
+            yield self._ready.popleft()
+
+
+_LENGTHS = ("accepted", "verified", "scheduled", "resolved", "resolved_accepted", "draft_stop")
+_OTHERS = {"step": "u4", "explore": "f8", "version": "u4", "segment": "u2", "sampling": "f8"}

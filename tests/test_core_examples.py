@@ -1,0 +1,17 @@
+"""Every example in the docstrings of the core runs and prints what it says."""
+
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+
+import calibrator.core
+
+MODULES = [f"calibrator.core.{m.name}" for m in pkgutil.iter_modules(calibrator.core.__path__)]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples(name):
+    failed, _ = doctest.testmod(importlib.import_module(name))
+    assert failed == 0
