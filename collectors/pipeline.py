@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from calibrator.store import DataRefusedError, FencedError, StaleReadError, Store, StoreUnavailableError, positions
+from calibrator.store import (
+    DataRefusedError,
+    FencedError,
+    StaleReadError,
+    Store,
+    StoreUnavailableError,
+    positions,
+)
 from collectors.committing import write_plan
 from collectors.dead_letters import letter
 from collectors.decoding import Decoded, decode_message
@@ -66,6 +73,23 @@ class IngestPipeline:
         """Drop what is remembered of partitions that now belong to somebody else."""
         for partition in partitions:
             self._positions.pop((topic, partition), None)
+
+    def rewind(self, topic: str, partition: int, offset: int) -> None:
+        """Move a position back, because the log was made anew; rows that were folded stay folded once.
+
+        Raises
+        ------
+        FencedError, StoreUnavailableError
+            As :meth:`ingest`.
+        """
+        expected = self.positions(topic, [partition]).get(partition)
+        if expected is None or expected <= offset:
+            return
+        with self.store.write() as connection:
+            positions.advance(
+                connection, self.options.group, topic, partition, expected, offset, self._clock.now()
+            )
+        self._positions[topic, partition] = offset
 
     def ingest(self, messages: Sequence[Message]) -> IngestResult:
         """Fold messages, in order of offset per partition, and move the positions past them.

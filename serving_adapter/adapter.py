@@ -58,6 +58,13 @@ class ServingAdapter:
         HMAC key; when given, unsigned documents are refused.
     rounds_capacity, steps_capacity
         Rows that the ring holds.
+
+    Raises
+    ------
+    ContractError
+        Deployment or replica is no name.
+    ValueError
+        gamma or a capacity is out of range.
     """
 
     def __init__(
@@ -77,6 +84,9 @@ class ServingAdapter:
         rounds_capacity: int = DEFAULT_ROUNDS,
         steps_capacity: int = DEFAULT_STEPS,
     ) -> None:
+        for name, value in (("deployment", deployment), ("replica", replica)):
+            if not 1 <= len(value) <= 128 or any(ord(c) < 32 for c in value):
+                raise ContractError(name, value, "1 to 128 printable characters")
         self.identity, self.deployment, self.replica, self.salt = identity, deployment, replica, salt
         self.gamma = identity.gamma
         self.rejected = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -81,43 +82,29 @@ class BatchBuilder:
         if soft is not None and bool(np.isnan(soft).all()):
             rounds.columns.pop("accept_probability")
         messages: list[PendingMessage] = []
-        next_steps, steps_lost = self._steps(steps)
-        steps_first = steps.end - len(next_steps)
-        number = rounds.first - rounds.lost
+        next_steps = self._steps(steps)
         for first, share, valid in self._runs(rounds, segments):
-            messages.append(
-                self._message(
-                    emitted_at, first, first - number, valid, share, steps_first, steps_lost, next_steps
-                )
-            )
-            number = first + len(valid)
-            next_steps, steps_lost, steps_first = Steps.empty(), 0, steps.end
-        if number < rounds.end or len(next_steps) or steps_lost:
-            messages.append(
-                self._message(
-                    emitted_at,
-                    rounds.end,
-                    rounds.end - number,
-                    None,
-                    1.0,
-                    steps_first,
-                    steps_lost,
-                    next_steps,
-                )
-            )
+            messages.append(self._message(emitted_at, first, valid, share, steps.end, next_steps))
+            next_steps = Steps.empty()
+        settled = self._settled
+        if settled.rounds < rounds.end or settled.steps < steps.end:
+            messages.append(self._message(emitted_at, rounds.end, None, 1.0, steps.end, next_steps))
         return messages
 
     def _message(
         self,
         emitted_at: int,
         sequence: int,
-        lost: int,
         rounds: Rounds | None,
         share: float,
-        steps_sequence: int,
-        steps_lost: int,
+        steps_end: int,
         steps: Steps,
     ) -> PendingMessage:
+        before = self._settled
+        # Whatever lies between the rows settled before and these is lost, for whatever reason.
+        lost = sequence - before.rounds
+        steps_sequence = steps_end - len(steps)
+        steps_lost = steps_sequence - before.steps
         text = self.reader.text
         batch = VerifyBatch(
             deployment=text.deployment,
@@ -134,7 +121,6 @@ class BatchBuilder:
             steps_sequence=steps_sequence,
             steps_lost=steps_lost,
         )
-        before = self._settled
         self._settled = Settled(
             rounds=sequence + batch.count,
             rounds_lost=before.rounds_lost + lost,
@@ -158,7 +144,7 @@ class BatchBuilder:
         share = columns.pop("share")
         changes = np.flatnonzero(share[1:] != share[:-1]) + 1
         edges = [0, *changes.tolist(), chunk.count]
-        for start, stop in zip(edges, edges[1:], strict=False):
+        for start, stop in itertools.pairwise(edges):
             for first, rows in self._valid(columns, segments, start, stop):
                 yield chunk.first + first, float(share[start]), rows
 
@@ -177,11 +163,10 @@ class BatchBuilder:
             yield from self._valid(columns, segments, start, middle)
             yield from self._valid(columns, segments, middle, stop)
 
-    def _steps(self, chunk: Chunk) -> tuple[Steps, int]:
-        """Step rows after the last invalid one, and how many before them are lost."""
+    def _steps(self, chunk: Chunk) -> Steps:
         try:
-            return Steps.build(**chunk.columns), chunk.lost
+            return Steps.build(**chunk.columns)
         except ContractError as error:
             self.invalid += 1
             self.last_invalid = str(error)
-            return Steps.empty(), chunk.lost + chunk.count
+            return Steps.empty()

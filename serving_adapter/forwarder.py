@@ -55,7 +55,7 @@ class Forwarder:
     ring
         ``DSPARK_RING``; the engine may start later.
     open_sink
-        Called when a sink is needed first and again after one broke; may raise ``TransportError``.
+        Called when a sink is needed first; may raise ``TransportError``, and is then called again.
     flush_seconds, flush_bytes
         A message goes out after this time or at this size, whichever comes first.
     encoding

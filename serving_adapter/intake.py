@@ -232,7 +232,7 @@ def _lengths(name: str, value: ArrayLike, rows: int) -> NDArray[np.uint8]:
         raise ContractError(name, f"shape {array.shape}", f"shape [{rows}]")
     if array.dtype == _U8:
         return array
-    if array.dtype.kind not in "iu":
+    if array.dtype.kind not in "iu" and rows:  # an empty list says nothing of its type
         raise ContractError(name, array.dtype.name, "whole numbers")
     _fail(name, array, (array < 0) | (array > NO_STOP), f"in [0, {NO_STOP}]")
     return array.astype(np.uint8)

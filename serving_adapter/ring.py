@@ -231,7 +231,7 @@ def settled_rows(layout: RingLayout) -> tuple[int, int, int, int]:
 @contextlib.contextmanager
 def _beginning_a_boot(path: Path) -> Iterator[None]:
     """One engine at a time, should two be started on one ring by mistake."""
-    fd = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
+    fd = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield

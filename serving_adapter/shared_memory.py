@@ -8,6 +8,7 @@ which hold across the process namespaces of a pod's containers, where process id
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import mmap
@@ -168,8 +169,8 @@ class Segment:
         held, kind = self._lock(fcntl.F_OFD_GETLK, owner)
         return held and kind != fcntl.F_UNLCK
 
-    def _lock(self, command: int, owner: int) -> tuple[bool, int]:
-        request = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, owner, 1, 0)
+    def _lock(self, command: int, start: int, kind: int = fcntl.F_WRLCK, length: int = 1) -> tuple[bool, int]:
+        request = struct.pack(_FLOCK, kind, os.SEEK_SET, start, length, 0)
         try:
             answer = fcntl.fcntl(self._fd, command, request)
         except OSError as error:
@@ -192,6 +193,9 @@ class Segment:
         """Unmap, and release the locks. The segment itself stays."""
         if self._fd < 0:
             return
+        # Explicitly: the map has a descriptor of its own, which lives as long as any array into it.
+        with contextlib.suppress(OSError):
+            self._lock(fcntl.F_OFD_SETLK, 0, fcntl.F_UNLCK, 0)
         os.close(self._fd)
         self._fd = -1
         try:

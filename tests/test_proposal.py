@@ -5,9 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from calibrator.core.candidate import ProposalOptions
 from calibrator.core.judge import judge
 from calibrator.core.offline import fit_offline
-from calibrator.core.proposal import ParameterSet, ProposalOptions, propose
+from calibrator.core.parameter_set import ParameterSet
+from calibrator.core.proposal import propose
 from calibrator.core.report import mean_ece, position_report
 from serving_adapter.contract import Rounds, sigmoid
 from tests.recorded import prompts, recorded, truncate

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import typer
 
 from calibrator.cli import output
+from calibrator.cli.demo import demo
 from calibrator.cli.evaluate import evaluate
 from calibrator.cli.fit import fit
 from calibrator.formats.temperatures import FormatError
@@ -28,6 +29,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(demo)
 app.command()(fit)
 app.command()(evaluate)
 

@@ -10,7 +10,7 @@ import typer
 
 from calibrator.cli import output
 from calibrator.core.labels import EndOfSequence
-from calibrator.core.proposal import ParameterSet
+from calibrator.core.parameter_set import ParameterSet
 from calibrator.core.report import PositionReport, mean_ece, position_report
 from calibrator.formats.temperatures import read_parameters
 from collectors.files import read_records
@@ -98,11 +98,15 @@ def report_table(title: str, reports: list[PositionReport]) -> object:
     f = output.figure
     return output.table(
         title,
-        ("position", "n", "n_eff", "coverage", "predicted", "observed", "ECE", "noise floor", "gap",
-         "Brier", "log loss", "AUROC", "status"),
+        (
+            "pos", "n", "n_eff", "coverage", "predicted", "observed", "ECE", "floor", "gap",
+            "Brier", "log loss", "AUROC", "status",
+        ),
         [
-            (str(r.position), f"{r.n:,}", f(r.n_eff, 0), f(r.coverage, 3), f(r.predicted), f(r.observed),
-             f(r.ece), f(r.noise_floor), f(r.gap), f(r.brier), f(r.log_loss), f(r.auroc, 3), r.status)
+            (
+                str(r.position), f"{r.n:,}", f(r.n_eff, 0), f(r.coverage, 3), f(r.predicted), f(r.observed),
+                f(r.ece), f(r.noise_floor), f(r.gap), f(r.brier), f(r.log_loss), f(r.auroc, 3), r.status,
+            )
             for r in reports
         ],
     )  # fmt: skip

@@ -12,8 +12,10 @@ import typer
 
 from calibrator.cli import output
 from calibrator.cli.evaluate import AsJson, Bins, EndOption, Records, end_of_sequence
+from calibrator.core.candidate import ProposalOptions
 from calibrator.core.offline import OfflineFit, fit_offline
-from calibrator.core.proposal import ParameterSet, Proposal, ProposalOptions, propose
+from calibrator.core.parameter_set import ParameterSet
+from calibrator.core.proposal import Proposal, propose
 from calibrator.core.report import PositionReport, mean_ece, position_report
 from calibrator.core.temperature import parse_grid
 from calibrator.formats.temperatures import FILE_FORMATS, encode_file, read_parameters
@@ -168,17 +170,17 @@ def _print(
         output.print_json(result)
         return
     f = output.figure
-    output.out.print(
-        output.table(
-            f"{len(rounds):,} rounds, form {chosen.form}",
-            ("position", "temperature", "offset", "ECE before", "ECE after", "noise floor", "n_eff", "status"),
-            [
-                (str(p["position"]), f(p["temperature"]), f(p["offset"]), f(p["ece_before"]), f(p["ece_after"]),
-                 f(p["noise_floor"]), f(p["n_eff"], 0), p["status"])
-                for p in positions
-            ],
-        )
+    columns = (
+        "pos", "temperature", "offset", "ECE before", "ECE after", "floor", "n_eff", "coverage", "status",
     )  # fmt: skip
+    lines = [
+        (
+            str(p["position"]), f(p["temperature"]), f(p["offset"]), f(p["ece_before"]), f(p["ece_after"]),
+            f(p["noise_floor"]), f(p["n_eff"], 0), f(p["coverage"], 3), p["status"],
+        )
+        for p in positions
+    ]  # fmt: skip
+    output.out.print(output.table(f"{len(rounds):,} rounds, form {chosen.form}", columns, lines))
     output.out.print(
         f"mean ECE {f(result['mean_ece_before'])} -> {f(result['mean_ece_after'])} on the fitted rows   "
         f"population: {result['population']}"

@@ -8,13 +8,19 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 EXIT_WRONG_INPUT = 2
 
+_TABLE_WIDTH = 140
+"""Columns of a table in a pipe or file, where no terminal says how wide it is."""
+
 out = Console(highlight=False)
+if not out.is_terminal:
+    out = Console(highlight=False, width=_TABLE_WIDTH)
 err = Console(stderr=True, highlight=False)
 
 
@@ -34,10 +40,18 @@ def print_note(text: str) -> None:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Build a table whose columns are all numbers but the last."""
-    built = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    """Build a table of figures; status and form are words."""
+    built = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        header_style="bold",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1),
+    )
     for name in columns:
-        built.add_column(name, justify="right" if name not in ("status", "form") else "left")
+        built.add_column(name, justify="left" if name in ("status", "form") else "right", no_wrap=True)
     for row in rows:
         built.add_row(*row)
     return built

@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from calibrator.core.affine import fit_affine
+from calibrator.core.candidate import ProposalOptions
 from calibrator.core.labels import at_risk, included, prefix_labels
 from calibrator.core.likelihood import fit_temperatures_by_likelihood
+from calibrator.core.parameter_set import ParameterSet
 from calibrator.core.propensity import inclusion_weights
-from calibrator.core.proposal import ParameterSet, ProposalOptions, choose_form, compare
+from calibrator.core.proposal import choose_form, compare
 from calibrator.core.split import held_out
 from calibrator.core.status import Status
 from calibrator.core.temperature import fit_temperatures

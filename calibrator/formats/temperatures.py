@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from calibrator.core.proposal import ParameterSet
+from calibrator.core.parameter_set import ParameterSet
 from serving_adapter.contract import ContractError, ParameterDocument, decode_document, encode_document, seal
 from serving_adapter.contract.parameters import MAX_DOCUMENT_BYTES, MAX_TEMPERATURE, MIN_TEMPERATURE
 from serving_adapter.contract.rounds import MAX_GAMMA

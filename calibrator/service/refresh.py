@@ -13,7 +13,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from calibrator.core.proposal import ParameterSet, Proposal, ProposalOptions, propose
+from calibrator.core.candidate import ProposalOptions
+from calibrator.core.parameter_set import ParameterSet
+from calibrator.core.proposal import Proposal, propose
 from calibrator.core.report import PositionReport
 from calibrator.service.publisher import PUBLISHED, Publisher
 from calibrator.store import deployments, leases, parameters, refreshes, sample

@@ -20,8 +20,11 @@ from sqlalchemy.pool import StaticPool
 
 from calibrator.store.errors import DataRefusedError, SchemaError, StoreError, StoreUnavailableError
 
-BUSY_TIMEOUT_SECONDS = 10.0
-CONNECT_TIMEOUT_SECONDS = 10
+LOCK_SECONDS = 5
+"""A lock is waited for this long: less than the ten seconds in which a collector must have drained."""
+CONNECT_SECONDS = 5
+IDLE_SECONDS = 30
+"""A collector frozen inside a transaction loses it after this long, so that others can go on."""
 
 
 def normalised(url: str) -> URL:
@@ -57,15 +60,17 @@ def open_engine(url: str, pool_size: int = 5) -> Engine:
             pool_size=pool_size,
             pool_pre_ping=True,
             connect_args={
-                "connect_timeout": CONNECT_TIMEOUT_SECONDS,
+                "connect_timeout": CONNECT_SECONDS,
+                "tcp_user_timeout": 10_000,
                 "application_name": "dspark-calibrator",
-                "options": "-c timezone=UTC",
+                "options": f"-c timezone=UTC -c lock_timeout={LOCK_SECONDS}s "
+                f"-c idle_in_transaction_session_timeout={IDLE_SECONDS}s",
             },
         )
     if parsed.database in (None, "", ":memory:"):
         engine = create_engine(parsed, poolclass=StaticPool, connect_args={"check_same_thread": False})
     else:
-        engine = create_engine(parsed, pool_size=pool_size, connect_args={"timeout": BUSY_TIMEOUT_SECONDS})
+        engine = create_engine(parsed, pool_size=pool_size, connect_args={"timeout": LOCK_SECONDS})
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine
@@ -74,7 +79,7 @@ def open_engine(url: str, pool_size: int = 5) -> Engine:
 def _prepare_sqlite(connection: Any, _record: object) -> None:
     connection.isolation_level = None
     cursor = connection.cursor()
-    cursor.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_SECONDS * 1000)}")
+    cursor.execute(f"PRAGMA busy_timeout = {LOCK_SECONDS * 1000}")
     cursor.execute("PRAGMA journal_mode = WAL")
     # With WAL this never corrupts; a power cut may undo the last commits, positions and sums alike.
     cursor.execute("PRAGMA synchronous = NORMAL")

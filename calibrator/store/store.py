@@ -121,6 +121,7 @@ class Store:
 
     def _lock_migrations(self, connection: Connection) -> None:
         if self.dialect == "postgresql":
+            connection.execute(text("SET LOCAL lock_timeout = 0"))
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
 
     @staticmethod

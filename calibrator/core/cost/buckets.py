@@ -54,13 +54,14 @@ def load_regime(requests: ArrayLike) -> Integers:
     [1, 1, 4, 64]
     """
     octave = np.frexp(np.maximum(np.asarray(requests, dtype=np.float64), 1.0))[1].astype(np.int64) - 1
-    return np.int64(1) << (octave - octave % 2)
+    return np.asarray(np.int64(1) << (octave - octave % 2), dtype=np.int64)
 
 
 def time_bin(seconds: ArrayLike) -> Integers:
     """Bin of each positive time."""
     octaves = np.log2(np.asarray(seconds, dtype=np.float64)) - SMALLEST_OCTAVE
-    return np.clip(np.floor(octaves * BINS_PER_OCTAVE), 0, LAST_BIN).astype(np.int64)
+    bins: Integers = np.clip(np.floor(octaves * BINS_PER_OCTAVE), 0, LAST_BIN).astype(np.int64)
+    return bins
 
 
 def bin_seconds(position: ArrayLike) -> Float:

@@ -214,9 +214,10 @@ class CostCells:
         distinct, owner = groups(chosen)
         count = len(distinct)
         decay = self.recency(now, half_life)
-        weight, squared = (self.sums[:, i] / UNIT * decay ** (i + 1) for i in (0, 1))
+        weight: Float = self.sums[:, 0] / UNIT * decay
+        squared: Float = self.sums[:, 1] / UNIT * decay**2
         at = locate(owner, self.column("bin"), weight, squared, count)
-        total = np.bincount(owner, weights=weight, minlength=count)
+        total = np.bincount(owner, weights=weight, minlength=count).astype(np.float64)
         mean = [
             np.divide(
                 np.bincount(owner, weights=self.sums[:, i] / UNIT * decay, minlength=count),

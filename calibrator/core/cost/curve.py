@@ -16,6 +16,9 @@ from serving_adapter.contract import CostCurve
 
 Float = NDArray[np.float64]
 Integers = NDArray[np.int64]
+DEAD_SPOT = 1.5
+"""Neighbouring sizes further apart than this factor leave a range that the curve knows nothing about."""
+
 SizeStatus = Literal["measured", "extrapolated", "flat", "unsupported", "stale"]
 
 
@@ -56,7 +59,7 @@ class CurveFit:
     A padding tier has two points, where it begins and where it ends, so that going straight from point
     to point neither invents marginal cost inside it nor blurs its edge. ``n_eff``, ``standard_error``
     (relative) and ``statuses`` have an entry per point. ``dead_spots`` are ranges of sizes, ends included, of
-    which no step was ever seen though larger ones were; ``outliers`` the share of steps that were rejected.
+    which no step was seen although larger ones were; ``outliers`` is the share of steps rejected.
     """
 
     sizes: Integers
@@ -141,14 +144,15 @@ def fit_curve(
     rules = rules or CurveRules()
     nodes = build_nodes(cells, quantity, axis, context, now, half_life, graph_sizes)
     if not len(nodes):
-        return CurveFit(
-            *(np.zeros(0, dtype=np.int64), *(np.zeros(0),) * 3), (), (), 0.0, ("no step was measured",)
-        )
+        none = np.zeros(0)
+        return CurveFit(none.astype(np.int64), none, none, none, (), (), 0.0, ("no step was measured",))
     supported = nodes.n_eff >= rules.min_n_eff
     stale = np.zeros(len(nodes), dtype=np.bool_)
     if now is not None and half_life is not None:
         stale = now - nodes.newest > rules.stale_half_lives * half_life
-    anchors = supported if supported.any() else np.ones(len(nodes), dtype=np.bool_)
+    anchors = supported & ~stale
+    if not anchors.any():
+        anchors = supported if supported.any() else np.ones(len(nodes), dtype=np.bool_)
     fitted = _fit(nodes, anchors)
     rise = float(fitted[anchors][-1] / fitted[anchors][0] - 1.0)
     flat = int(anchors.sum()) > 1 and rise < rules.min_rise
@@ -168,9 +172,9 @@ def _fit(nodes: Nodes, anchors: NDArray[np.bool_]) -> Float:
     single = ~good.tier
     held = single[:-2] & single[1:-1] & single[2:]
     fitted = fit_monotone(sizes, good.seconds, good.standard_error, held if len(held) else None)
-    low, high = np.concatenate([good.first, good.last]), np.concatenate([fitted, fitted])
-    order = np.argsort(low, kind="stable")
-    every = np.interp(nodes.last.astype(np.float64), low[order], high[order])
+    ends, values = np.concatenate([good.first, good.last]), np.concatenate([fitted, fitted])
+    order = np.argsort(ends, kind="stable")
+    every = np.interp(nodes.last.astype(np.float64), ends[order], values[order])
     every[anchors] = fitted
     return np.maximum.accumulate(every)
 
@@ -197,9 +201,8 @@ def _reasons(
     total = nodes.weight.sum()
     unsupported = float(nodes.weight[~measured].sum() / total)
     if unsupported > rules.max_unsupported_traffic:
-        worst = ", ".join(
-            str(int(b)) for b in nodes.last[~measured][np.argsort(-nodes.weight[~measured])][:5]
-        )
+        often = np.argsort(-np.where(measured, 0.0, nodes.weight), kind="stable")
+        worst = ", ".join(str(int(b)) for b in nodes.last[often[: min(5, int((~measured).sum()))]])
         reasons.append(f"{unsupported:.0%} of steps are at sizes without support ({worst})")
     gap = np.abs(nodes.seconds - fitted)
     apart = supported & (gap > rules.disagreement * fitted) & (gap > 4 * nodes.standard_error)
@@ -226,8 +229,7 @@ def _points(
     dead = [
         (int(low) + 1, int(high) - 1)
         for low, high in zip(before, nodes.first, strict=True)
-        # Buckets are up to 3 % wide: a narrower gap is no gap.
-        if low > 0 and high - low - 1 > max(1, 0.05 * low)
+        if high - low > 1 and high > DEAD_SPOT * low > 0
     ]
     if largest is not None and largest > sizes[-1]:
         cheaper = np.flatnonzero(seconds < seconds[-1])

@@ -121,11 +121,9 @@ class DriftCells:
     def figures(self, by: Sequence[Literal["regime", "context"]] = ()) -> list[DriftFigures]:
         """Figures per load regime, context bucket, both, or of everything."""
         chosen = self.keys[:, [DRIFT_KEYS.index(name) for name in by]]
-        distinct, owner = (
-            groups(chosen)
-            if by
-            else (np.zeros((min(len(chosen), 1), 0), np.int64), np.zeros(len(chosen), np.int64))
-        )
+        distinct, owner = chosen[:1], np.zeros(len(chosen), dtype=np.int64)
+        if by:
+            distinct, owner = groups(chosen)
         count, bins = len(distinct), self.keys[:, 3]
         weight, squared = self.sums[:, 0] / UNIT, self.sums[:, 1] / UNIT
         centre = locate(owner, bins, weight, squared, count, reject=False)
@@ -146,7 +144,7 @@ class DriftCells:
 
 @dataclass(frozen=True, slots=True)
 class AlarmEpisode:
-    """A stretch of steps in which the curve was wrong in one direction.
+    """A stretch of steps in which the curve was wrong in one direction; numbers count steps from 0.
 
     ``start`` is the step from which the evidence rose (an estimate of when it began), ``raised`` the
     step of the alarm, ``ended`` the step at which the curve had proved right again, None while it lasts.

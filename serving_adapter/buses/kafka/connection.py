@@ -11,12 +11,17 @@ from typing import Any, TypeVar
 from kafka import errors
 from kafka.net.compat import KafkaNetClient
 
+from serving_adapter.buses.kafka.diagnosis import why_unreachable
 from serving_adapter.ports import TransportError
 
 Client = TypeVar("Client")
 
 BOOTSTRAP_MS = 3_000
 """How long a new client looks for the cluster before the call that needed it gives up."""
+
+SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+COMPRESSIONS = ("auto", "lz4", "zstd", "gzip", "snappy", "none")
 
 REFUSED_FOR_GOOD = (
     errors.SaslAuthenticationFailedError,
@@ -28,7 +33,8 @@ REFUSED_FOR_GOOD = (
     errors.UnsupportedSaslMechanismError,
     errors.UnsupportedVersionError,
     errors.UnsupportedCodecError,
-    OSError,  # certificate files that cannot be read, before any connection
+    FileNotFoundError,
+    PermissionError,
     ValueError,
 )
 """Waiting does not mend these: somebody has to change a setting or a permission."""
@@ -49,7 +55,8 @@ class KafkaConnection:
     ca_file, cert_file, key_file
         PEM files; without a CA file the machine's own authorities are trusted.
     compression
-        ``lz4``, ``zstd``, ``gzip``, ``none``, or ``auto``: lz4 where its package is installed, else gzip.
+        ``lz4``, ``zstd``, ``gzip``, ``snappy``, ``none``, or ``auto``: lz4 where its package is there,
+        else gzip.
     """
 
     bootstrap: str
@@ -62,10 +69,41 @@ class KafkaConnection:
     key_file: str = ""
     compression: str = "auto"
 
+    def __post_init__(self) -> None:
+        if not self.servers():
+            raise ValueError(f"kafka_bootstrap: got {self.bootstrap!r}, expected host:port, ...")
+        for name, value, allowed in (
+            ("kafka_security_protocol", self.security_protocol, SECURITY_PROTOCOLS),
+            ("kafka_sasl_mechanism", self.sasl_mechanism, ("", *SASL_MECHANISMS)),
+            ("kafka_compression", self.compression, ("", *COMPRESSIONS)),
+        ):
+            if value not in allowed:
+                raise ValueError(f"{name}: got {value!r}, expected one of {', '.join(filter(None, allowed))}")
+
+    def servers(self) -> list[tuple[str, int]]:
+        """Hosts and ports to begin with; ValueError naming the address that is none."""
+        found = []
+        for address in filter(None, (part.strip() for part in self.bootstrap.split(","))):
+            host, _, port = address.rpartition(":")
+            if not host or not port.isdigit():
+                raise ValueError(f"kafka_bootstrap: got {address!r}, expected host:port")
+            found.append((host.strip("[]"), int(port)))
+        return found
+
+    @property
+    def tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.security_protocol.endswith("SSL")
+
+    @property
+    def sasl(self) -> bool:
+        """Whether we log in with an account."""
+        return self.security_protocol.startswith("SASL")
+
     def client_settings(self) -> dict[str, Any]:
         """Keyword arguments that every kafka-python client takes."""
         settings: dict[str, Any] = {
-            "bootstrap_servers": [server.strip() for server in self.bootstrap.split(",") if server.strip()],
+            "bootstrap_servers": [part.strip() for part in self.bootstrap.split(",") if part.strip()],
             "client_id": f"dspark-{socket.gethostname()}",
             "security_protocol": self.security_protocol,
             "bootstrap_timeout_ms": BOOTSTRAP_MS,
@@ -74,7 +112,7 @@ class KafkaConnection:
         }
         files = {"ssl_cafile": self.ca_file, "ssl_certfile": self.cert_file, "ssl_keyfile": self.key_file}
         settings |= {name: file for name, file in files.items() if file}
-        if self.security_protocol.startswith("SASL"):
+        if self.sasl:
             settings |= {
                 "sasl_mechanism": self.sasl_mechanism or "SCRAM-SHA-512",
                 "sasl_plain_username": self.username,
@@ -110,7 +148,20 @@ class KafkaConnection:
         except (errors.KafkaError, OSError, ValueError, RuntimeError, AssertionError) as error:
             for started in networks:
                 started.close()
-            raise self.trouble(error) from error
+            if not isinstance(error, errors.KafkaTimeoutError):
+                raise self.trouble(error) from error
+            raise TransportError(f"Kafka cannot be reached: {self.why_unreachable()}") from error
+
+    def why_unreachable(self) -> str:
+        """Say how far a connection gets with each server, after an attempt has failed."""
+        return why_unreachable(
+            self.servers(),
+            tls=self.tls,
+            sasl=self.sasl,
+            ca_file=self.ca_file,
+            cert_file=self.cert_file,
+            key_file=self.key_file,
+        )
 
     def trouble(self, error: BaseException, doing: str = "") -> TransportError:
         """Describe an error for whoever reads the log; the password is never part of it."""

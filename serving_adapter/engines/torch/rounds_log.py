@@ -9,49 +9,15 @@ length limit first, positions beyond the limit stay unresolved: a rule that no o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from serving_adapter.contract import NO_STOP
 from serving_adapter.engines.torch.requests import RunningRequest, first_stop
-from serving_adapter.parameters import Parameters
-
-
-class Adapter(Protocol):
-    """What the engine needs of a :class:`serving_adapter.adapter.ServingAdapter`."""
-
-    def current(self) -> Parameters:
-        """Parameters in force."""
-        ...
-
-    def applied(self, version: int) -> None:
-        """Report that the engine computes with this version."""
-        ...
-
-    def refused(self, version: int, reason: str) -> None:
-        """Report that the engine cannot take this version."""
-        ...
-
-    def explore_each(self, request: ArrayLike, step: ArrayLike) -> NDArray[np.bool_]:
-        """Rounds to verify in full."""
-        ...
-
-    def request_hash(self, request: str | bytes | int) -> int:
-        """Salted hash of a request id."""
-        ...
-
-    def segment(self, label: str) -> int:
-        """Index of a segment label."""
-        ...
-
-    @property
-    def observe(self) -> Callable[..., None]:
-        """Write rounds and a step."""
-        ...
 
 
 @dataclass(slots=True, eq=False)

@@ -1,0 +1,152 @@
+"""``dspark-calibrator demo``: the closed loop in one command."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from calibrator.cli import output
+from calibrator.cli.demo_loop import MIN_ROUNDS, DemoLoop, DemoRun, Phase
+from calibrator.cli.demo_page import DemoPage
+from calibrator.cli.evaluate import AsJson
+
+
+def demo(
+    rounds: Annotated[int, typer.Option(help=f"Rounds to serve in all, at least {MIN_ROUNDS}.")] = 24_000,
+    serve: Annotated[bool, typer.Option("--serve", help="Keep running and serve the report page.")] = False,
+    host: Annotated[str, typer.Option(help="With --serve: address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(help="With --serve: port; 0 takes a free one.", min=0, max=65535)
+    ] = 8080,
+    out: Annotated[Path, typer.Option(help="Folder for the report page and the diagrams.")] = Path(
+        "out/demo"
+    ),
+    seed: Annotated[int, typer.Option(help="Of the traffic.", min=0)] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Run the closed loop on recorded traffic of a real model, everything embedded.
+
+    An engine serves, its scheduler hides labels as in production, events flow into a store, calibration
+    is fitted, gated, published and applied while the engine runs; then the traffic drifts and it happens
+    again. Prints calibration error before and after on requests that no fit has seen.
+
+    Examples:
+
+      dspark-calibrator demo
+
+      dspark-calibrator demo --rounds 40000 --json
+
+      dspark-calibrator demo --serve --port 8080
+    """
+    if rounds < MIN_ROUNDS:
+        raise output.UsageError(f"--rounds: got {rounds}, expected at least {MIN_ROUNDS}")
+    out.mkdir(parents=True, exist_ok=True)
+    # What the loops log belongs to a service's log; here it would run through the progress bar.
+    logging.getLogger().addHandler(logging.NullHandler())
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="dspark-demo-") as folder, output.progress(as_json) as progress:
+        task = progress.add_task("starting", total=rounds)
+
+        def show(done: int, text: str) -> None:
+            progress.update(task, completed=min(done, rounds), description=text)
+
+        loop = DemoLoop(Path(folder), rounds, show, seed)
+        with loop.placement:
+            run = loop.run()
+            progress.stop()
+            page = DemoPage(out)
+            page.write(run)
+            if as_json:
+                output.print_json(_as_json(run))
+            else:
+                _print(run, page, time.monotonic() - started)
+            if serve:
+                from calibrator.cli.demo_server import serve_demo
+
+                serve_demo(loop, page, host, port)
+
+
+def _as_json(run: DemoRun) -> dict[str, Any]:
+    return {
+        "phases": [
+            {
+                "name": phase.name,
+                "mean_ece_before": phase.mean_before,
+                "mean_ece_after": phase.mean_after,
+                "mean_noise_floor": phase.mean_noise_floor,
+                "version": phase.parameters.version,
+                "form": phase.parameters.form,
+                "positions": _positions(phase),
+            }
+            for phase in run.phases
+        ],
+        "refreshes": [
+            {
+                "rounds": rounds,
+                "outcome": outcome.outcome,
+                "version": outcome.document.version if outcome.document else None,
+                "form": outcome.proposal.form_judged if outcome.proposal else None,
+                "reasons": list(outcome.reasons),
+            }
+            for rounds, outcome in run.refreshes
+        ],
+        "ledger": run.ledger,
+    }
+
+
+def _positions(phase: Phase) -> list[dict[str, Any]]:
+    return [
+        {
+            "position": before.position,
+            "observed": before.observed,
+            "ece_before": before.ece,
+            "ece_after": phase.after[k].ece,
+            "noise_floor": phase.after[k].noise_floor,
+            "ece_temperature_form": phase.temperature_form[k],
+            "temperature": float(phase.parameters.temperatures[k]),
+            "offset": float(phase.parameters.offsets[k]),
+            "coverage": phase.coverage[k],
+            "n_eff": before.n_eff,
+            "status": phase.statuses[k],
+        }
+        for k, before in enumerate(phase.before)
+    ]
+
+
+def _print(run: DemoRun, page: DemoPage, seconds: float) -> None:
+    f = output.figure
+    columns = (
+        "pos", "observed", "ECE before", "ECE after", "floor", "temperatures leave",
+        "T", "offset", "coverage", "status",
+    )  # fmt: skip
+    for phase in run.phases:
+        lines = [
+            (
+                str(p["position"]), f(p["observed"], 3), f(p["ece_before"]), f(p["ece_after"]),
+                f(p["noise_floor"]), f(p["ece_temperature_form"]), f(p["temperature"], 3), f(p["offset"], 3),
+                f(p["coverage"], 3), p["status"],
+            )
+            for p in _positions(phase)
+        ]  # fmt: skip
+        title = f"{phase.name}: version {phase.parameters.version}, form {phase.parameters.form}"
+        output.out.print(output.table(title, columns, lines))
+        before, after = phase.mean_before or 0.0, phase.mean_after or 0.0
+        output.out.print(
+            f"mean ECE {before:.4f} -> {after:.4f} ({after / before:.0%}) on {len(phase.judged):,} rounds of "
+            f"requests that were never served; noise floor {f(phase.mean_noise_floor)}\n",
+            markup=False,
+        )
+    published = sum(outcome.document is not None for _, outcome in run.refreshes)
+    ledger = run.ledger
+    output.out.print(
+        f"{len(run.refreshes)} refreshes, {published} published. Rounds: {ledger['emitted']:,} emitted, "
+        f"{ledger['folded']:,} folded, {ledger['lost']:,} lost, {ledger['dead_lettered']:,} dead-lettered. "
+        f"{seconds:.0f} s.",
+        markup=False,
+    )
+    output.out.print(f"report: {page.path}", markup=False)

@@ -1,0 +1,218 @@
+"""Where the time goes, and what came of it: time per token, waste, budget and throughput by load.
+
+``time per token = (draft time + verify time) / accepted tokens``, draft time being what the drafter took
+for everything it drafted. Sums are integers per load (requests in the batch), so ledgers of replicas
+and windows add up to the ledger of the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calibrator.core.cost.buckets import size_bucket
+from calibrator.core.cost.sparse import add_up
+from calibrator.core.windows import UNIT
+from serving_adapter.contract import NO_STOP, Rounds, Steps
+
+Integers = NDArray[np.int64]
+
+LOAD_BITS = 1
+"""Loads: 1, 2, 3, 4, 6, 8, 12, 16, ... requests, two buckets an octave."""
+
+LEDGER_SUMS = (
+    "steps",
+    "requests",  # sum over steps of requests in the batch
+    "budget",  # sum over steps of drafts verified: batch tokens less one per request
+    "seconds",  # fixed point, units of 2**-24, and so the next two
+    "draft_seconds",
+    "verify_seconds",  # (both only where the engine tells both)
+    "rounds",
+    "drafted",
+    "verified",
+    "accepted",
+    "emitted",
+    # Fixed point again, of steps with at least one round reported: tokens scaled to all requests of the step,
+    # its time, and its time spent on drafting and verifying (all of it where the engine does not tell).
+    "scaled_accepted",
+    "scaled_emitted",
+    "reported_seconds",
+    "spent_seconds",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerFigures:
+    """Figures of one load (``requests_from`` the smallest number of requests of it), or of all: None.
+
+    Parameters
+    ----------
+    time_per_token
+        Seconds of drafting and verifying per accepted draft token, all requests together. Where the
+        engine does not tell these apart, seconds of steps.
+    draft_share
+        Share of the time that went into drafting, None where the engine does not tell.
+    wasted
+        Share of verified draft tokens that were not accepted.
+    accepted_length, emitted_length
+        Tokens per round: accepted drafts, and what the request received, that is with the bonus token
+        and without whatever stands behind the end of the sequence.
+    budget
+        Drafts verified per request and step.
+    tokens_per_second, tokens_per_second_per_user
+        Of the whole replica, and of one of its requests.
+    """
+
+    requests_from: int | None
+    steps: int
+    rounds: int
+    requests: float
+    time_per_token: float | None
+    draft_share: float | None
+    wasted: float | None
+    accepted_length: float | None
+    emitted_length: float | None
+    budget: float | None
+    tokens_per_second: float | None
+    tokens_per_second_per_user: float | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LedgerSums:
+    """Additive sums per load; ``loads`` has shape ``[loads]``, ``sums`` ``[loads, len(LEDGER_SUMS)]``."""
+
+    loads: Integers
+    sums: Integers
+
+    @classmethod
+    def zeros(cls) -> Self:
+        """Of nothing."""
+        return cls(np.zeros(0, dtype=np.int64), np.zeros((0, len(LEDGER_SUMS)), dtype=np.int64))
+
+    @classmethod
+    def from_arrays(cls, loads: ArrayLike, sums: ArrayLike) -> Self:
+        """Rebuild from rows in any order."""
+        keys = np.asarray(loads, dtype=np.int64).reshape(-1, 1)
+        keys, values = add_up(keys, np.asarray(sums, dtype=np.int64).reshape(-1, len(LEDGER_SUMS)))
+        return cls(keys[:, 0], values)
+
+    @classmethod
+    def fold(cls, rounds: Rounds, steps: Steps) -> Self:
+        """Enter the rounds and steps of one message of a replica.
+
+        ``steps.rows`` says how many rounds of each step are in the message, in order; a replica that
+        reports part of its requests (``share`` below 1) sends fewer rounds than requests, and tokens per
+        second are scaled up to all of them. Rounds that no step claims enter with load 0: they count for
+        lengths and waste, not for rates.
+        """
+        claimed = steps.rows.astype(np.int64)
+        spare = len(rounds) - int(claimed.sum())
+        if spare < 0:  # rows got lost: the join is gone, the sums of both sides still hold
+            claimed, spare = np.zeros(len(steps), dtype=np.int64), len(rounds)
+        owner = np.repeat(np.append(np.arange(len(steps)), len(steps)), np.append(claimed, spare))
+        per_round = np.column_stack(
+            [
+                np.ones(len(rounds), dtype=np.int64),
+                np.full(len(rounds), rounds.gamma),
+                rounds.verified,
+                rounds.accepted,
+                emitted_tokens(rounds),
+            ]
+        ).astype(np.int64)
+        by_step = np.zeros((len(steps) + 1, 5), dtype=np.int64)
+        np.add.at(by_step, owner, per_round)
+
+        requests = steps.requests.astype(np.int64)
+        seconds = steps.step_seconds.astype(np.float64)
+        draft, verify = steps.draft_seconds.astype(np.float64), steps.verify_seconds.astype(np.float64)
+        told = (draft > 0) & (verify > 0)
+        known = by_step[:-1, 0]
+        scale = np.divide(requests, known, out=np.zeros(len(steps)), where=known > 0)
+        exact = np.column_stack(
+            [
+                seconds,
+                np.where(told, draft, 0.0),
+                np.where(told, verify, 0.0),
+                by_step[:-1, 3] * scale,
+                by_step[:-1, 4] * scale,
+                np.where(known > 0, seconds, 0.0),
+                np.where(known > 0, np.where(told, draft + verify, seconds), 0.0),
+            ]
+        )
+        fixed = np.rint(exact * UNIT).astype(np.int64)
+        rows = np.column_stack(
+            [
+                np.ones(len(steps), dtype=np.int64),
+                requests,
+                np.maximum(steps.batch_tokens.astype(np.int64) - requests, 0),
+                fixed[:, :3],
+                by_step[:-1],
+                fixed[:, 3:],
+            ]
+        )
+        rest = np.zeros((1, len(LEDGER_SUMS)), dtype=np.int64)
+        rest[0, LEDGER_SUMS.index("rounds") : LEDGER_SUMS.index("emitted") + 1] = by_step[-1]
+        loads = np.append(size_bucket(requests, LOAD_BITS), 0)
+        used = np.append(np.ones(len(steps), dtype=np.bool_), bool(rest.any()))
+        return cls.from_arrays(loads[used], np.concatenate([rows, rest])[used])
+
+    def __add__(self, other: LedgerSums) -> LedgerSums:
+        return LedgerSums.from_arrays(
+            np.concatenate([self.loads, other.loads]), np.concatenate([self.sums, other.sums])
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, LedgerSums):
+            return NotImplemented
+        return bool(np.array_equal(self.loads, other.loads) and np.array_equal(self.sums, other.sums))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def figures(self) -> LedgerFigures:
+        """Figures of everything."""
+        return _figures(None, self.sums.sum(axis=0))
+
+    def by_load(self) -> Sequence[LedgerFigures]:
+        """Figures per load, ascending: the verification budget and the throughput against concurrency."""
+        return [_figures(int(load), row) for load, row in zip(self.loads, self.sums, strict=True) if load > 0]
+
+
+def emitted_tokens(rounds: Rounds) -> Integers:
+    """Tokens that each request received in a round, shape ``[rows]``.
+
+    The accepted ones and the bonus token; when an accepted token ends the sequence, the tokens up to and
+    including it, and no bonus token.
+    """
+    accepted = rounds.accepted.astype(np.int64)
+    end = np.where(rounds.draft_stop == NO_STOP, rounds.gamma + 1, rounds.draft_stop.astype(np.int64) + 1)
+    return np.minimum(accepted + 1, end)
+
+
+def _figures(load: int | None, row: Integers) -> LedgerFigures:
+    at = dict(zip(LEDGER_SUMS, row.tolist(), strict=True))
+    seconds = {name: at[name] / UNIT for name in LEDGER_SUMS if name.endswith("seconds")}
+    working = seconds["draft_seconds"] + seconds["verify_seconds"]
+    rate = _ratio(at["scaled_emitted"] / UNIT, seconds["reported_seconds"])
+    users = _ratio(at["requests"], at["steps"])
+    return LedgerFigures(
+        requests_from=load,
+        steps=at["steps"],
+        rounds=at["rounds"],
+        requests=users or 0.0,
+        time_per_token=_ratio(seconds["spent_seconds"], at["scaled_accepted"] / UNIT),
+        draft_share=_ratio(seconds["draft_seconds"], working),
+        wasted=_ratio(at["verified"] - at["accepted"], at["verified"]),
+        accepted_length=_ratio(at["accepted"], at["rounds"]),
+        emitted_length=_ratio(at["emitted"], at["rounds"]),
+        budget=_ratio(at["budget"], at["requests"]),
+        tokens_per_second=rate,
+        tokens_per_second_per_user=None if rate is None or not users else rate / users,
+    )
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole > 0 else None

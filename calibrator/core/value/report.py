@@ -1,0 +1,265 @@
+"""Expected tokens per second of every policy, with intervals, from logged rounds and a cost curve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calibrator.core.bootstrap import Interval, resample_counts
+from calibrator.core.labels import EndOfSequence
+from calibrator.core.parameter_set import ParameterSet
+from calibrator.core.value.batches import SCHEDULERS, SchedulerName, draw_batches
+from calibrator.core.value.outcome import Outcomes
+from calibrator.core.value.policies import (
+    FORESIGHT,
+    IDENTITY,
+    VERIFY_ALL,
+    VERIFY_NONE,
+    Policy,
+    monotone_survival,
+    standard_policies,
+)
+from calibrator.core.value.replay import Replayed, replay
+from serving_adapter.contract import Rounds
+from serving_adapter.step_cost import StepCost
+
+Float = NDArray[np.float64]
+Cost = StepCost | Callable[[int], StepCost]
+
+CONCURRENCIES = (1, 8, 32, 128)
+MIN_FORESIGHT_ROUNDS = 200
+MOST_GROUPS = 2000
+"""Requests beyond this number are resampled in random groups: the same interval at bounded cost."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyValue:
+    """What one policy is worth at one concurrency.
+
+    Ratios are of tokens per second on the same resamples, so that what both have in common cancels.
+    ``regret`` is the share of perfect foresight's tokens per second that the policy misses, None where
+    too few rounds were verified in full to know. Averages are per round; ``accepted`` excludes the bonus
+    token. ``supported`` is the share of the positions the policy would verify whose label can be seen
+    at all; below 1 the rest is a model's word.
+    """
+
+    policy: str
+    concurrency: int
+    tokens_per_second: Interval
+    against_identity: Interval
+    against_verify_all: Interval
+    against_verify_none: Interval
+    regret: Interval | None
+    accepted: float
+    verified: float
+    supported: float
+
+    @property
+    def wasted(self) -> float:
+        """Share of verified tokens that were not accepted; 0 when nothing was verified."""
+        return 1.0 - self.accepted / self.verified if self.verified else 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ValueReport:
+    """All policies at all concurrencies, and the notes a reader needs."""
+
+    rounds: int
+    requests: int
+    values: tuple[PolicyValue, ...]
+    notes: tuple[str, ...]
+    confidence: float
+    resampled: Mapping[tuple[str, int], Float]
+    """Tokens per second by policy and concurrency, shape ``[1 + resamples]``, the first on all requests."""
+
+    @property
+    def concurrencies(self) -> tuple[int, ...]:
+        """In the order asked for."""
+        return tuple(dict.fromkeys(v.concurrency for v in self.values))
+
+    def value(self, policy: str, concurrency: int) -> PolicyValue:
+        """One entry. Raises KeyError where there is none."""
+        for entry in self.values:
+            if entry.policy == policy and entry.concurrency == concurrency:
+                return entry
+        raise KeyError((policy, concurrency))
+
+    def compare(self, policy: str, other: str, concurrency: int) -> Interval:
+        """Ratio of tokens per second, less one, on the same resamples."""
+        return _interval(
+            self.resampled[policy, concurrency] / self.resampled[other, concurrency] - 1.0, self.confidence
+        )
+
+    def worse(self, policy: str, other: str) -> str | None:
+        """Why ``policy`` must not replace ``other``: slower beyond its interval somewhere; else None."""
+        for concurrency in self.concurrencies:
+            change = self.compare(policy, other, concurrency)
+            if change.high is not None and change.high < 0:
+                return (
+                    f"replayed throughput of {policy} against {other} at {concurrency} requests: "
+                    f"{change.estimate:+.2%} [{change.low:+.2%}, {change.high:+.2%}]"
+                )
+        return None
+
+
+def value_report(
+    rounds: Rounds,
+    cost: Cost,
+    policies: Mapping[str, ParameterSet] | None = None,
+    concurrencies: Sequence[int] = CONCURRENCIES,
+    *,
+    scheduler: SchedulerName = "early-stop",
+    weights: ArrayLike | None = None,
+    end_of_sequence: EndOfSequence = "draft_stop",
+    resamples: int = 400,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> ValueReport:
+    """Replay Algorithm 1 over logged rounds under several parameter sets.
+
+    Batches of as many rounds as requests run at a time are drawn from the log; each policy chooses
+    lengths for the same batches; the yield of a length comes from the labels, under truncation through
+    exploration weights (:class:`calibrator.core.value.outcome.Outcomes`).
+
+    Parameters
+    ----------
+    rounds
+        Logged rounds of one gamma.
+    cost
+        What a step takes, for any concurrency or by concurrency.
+    policies
+        Parameter sets by name, such as ``in force`` and ``candidate``. Verify all, verify none, the
+        identity, the best monotone map and perfect foresight are always there.
+    concurrencies
+        Requests running at a time.
+    scheduler
+        ``early-stop`` (Algorithm 1) or ``asynchronous``, which is not caught by a stair of the curve.
+    weights
+        Weight of each round, shape ``[rows]``: inverse sampling probability times recency.
+    end_of_sequence
+        See :meth:`Outcomes.build`.
+    resamples, confidence
+        Of the bootstrap over requests.
+
+    Raises
+    ------
+    ValueError
+        No rounds, no positive weight, a concurrency below 1, an unknown scheduler, or what
+        :func:`standard_policies` raises.
+    """
+    if scheduler not in SCHEDULERS:
+        raise ValueError(f"scheduler: got {scheduler!r}, expected {' or '.join(SCHEDULERS)}")
+    weight = np.ones(len(rounds)) if weights is None else np.asarray(weights, dtype=np.float64)
+    if weight.shape != (len(rounds),) or not (np.isfinite(weight) & (weight >= 0)).all():
+        raise ValueError(f"weights: got shape {weight.shape}, expected [{len(rounds)}] finite weights >= 0")
+    if not weight.any():
+        raise ValueError(f"rounds: got {len(rounds)} with no weight, expected some")
+    if not concurrencies or min(concurrencies) < 1:
+        raise ValueError(f"concurrencies: got {list(concurrencies)}, expected numbers of requests >= 1")
+    monotone = monotone_survival(rounds, weight, end_of_sequence)
+    outcomes = Outcomes.build(rounds, monotone, end_of_sequence)
+    chosen = standard_policies(rounds, policies or {}, monotone)
+    requests, owner = np.unique(rounds.request, return_inverse=True)
+    groups = len(requests)
+    if groups > MOST_GROUPS:
+        owner = np.random.default_rng(seed).permutation(groups)[owner] % MOST_GROUPS
+        groups = MOST_GROUPS
+    counts = resample_counts(groups, resamples, seed)
+    foresight_weight = weight * outcomes.full
+    foresight = int(np.count_nonzero(foresight_weight)) >= MIN_FORESIGHT_ROUNDS
+    complete = bool((outcomes.full == 1).all())
+
+    values: list[PolicyValue] = []
+    resampled: dict[tuple[str, int], Float] = {}
+    for concurrency in dict.fromkeys(concurrencies):
+        random = np.random.default_rng([seed, concurrency])
+        step_cost = cost if isinstance(cost, StepCost) else cost(concurrency)
+        batches = draw_batches(weight, concurrency, random)
+        done: dict[str, Replayed] = {}
+        for policy in chosen:
+            mine = batches
+            if policy.rule == "foresight":
+                if not foresight:
+                    continue
+                mine = batches if complete else draw_batches(foresight_weight, concurrency, random)
+            done[policy.name] = replay(policy, mine, step_cost, outcomes, scheduler)
+            resampled[policy.name, concurrency] = _rates(done[policy.name], owner, counts)
+        values += [
+            _value(policy, concurrency, done[policy.name], resampled, confidence)
+            for policy in chosen
+            if policy.name in done
+        ]
+    return ValueReport(
+        rounds=len(rounds),
+        requests=len(requests),
+        values=tuple(values),
+        notes=_notes(values, foresight, cost, concurrencies, rounds.gamma),
+        confidence=confidence,
+        resampled=resampled,
+    )
+
+
+def _rates(replayed: Replayed, owner: NDArray[np.int64], counts: Float) -> Float:
+    """Tokens per second on every resample of requests, shape ``[1 + resamples]``."""
+    groups = counts.shape[1]
+    of = owner[replayed.rows]
+    tokens = np.bincount(of, weights=replayed.tokens, minlength=groups)
+    seconds = np.bincount(of, weights=replayed.seconds, minlength=groups)
+    return np.asarray((counts @ tokens) / (counts @ seconds), dtype=np.float64)
+
+
+def _value(
+    policy: Policy,
+    concurrency: int,
+    replayed: Replayed,
+    resampled: Mapping[tuple[str, int], Float],
+    confidence: float,
+) -> PolicyValue:
+    rates = resampled[policy.name, concurrency]
+
+    def against(other: str) -> Interval:
+        return _interval(rates / resampled[other, concurrency], confidence)
+
+    best = resampled.get((FORESIGHT, concurrency))
+    rounds = len(replayed.rows)
+    return PolicyValue(
+        policy=policy.name,
+        concurrency=concurrency,
+        tokens_per_second=_interval(rates, confidence),
+        against_identity=against(IDENTITY),
+        against_verify_all=against(VERIFY_ALL),
+        against_verify_none=against(VERIFY_NONE),
+        regret=None if best is None else _interval(1.0 - rates / best, confidence),
+        accepted=replayed.accepted / rounds,
+        verified=replayed.verified / rounds,
+        supported=replayed.supported,
+    )
+
+
+def _interval(figures: Float, confidence: float) -> Interval:
+    low, high = np.quantile(figures[1:], [(1 - confidence) / 2, (1 + confidence) / 2])
+    return Interval(float(figures[0]), float(low), float(high))
+
+
+def _notes(
+    values: Sequence[PolicyValue], foresight: bool, cost: Cost, concurrencies: Sequence[int], gamma: int
+) -> tuple[str, ...]:
+    notes = []
+    worst = min(v.supported for v in values)
+    if worst < 0.999:
+        notes.append(
+            f"verified traffic only: {1 - worst:.0%} of the positions some policy would verify can never be "
+            "seen without exploration; their yield is a model's word"
+        )
+    if not foresight:
+        notes.append("too few rounds were verified in full for perfect foresight")
+    for concurrency in concurrencies:
+        step_cost = cost if isinstance(cost, StepCost) else cost(concurrency)
+        if concurrency * (1 + gamma) > step_cost.measured_to:
+            notes.append(
+                f"{concurrency} requests: cost beyond {step_cost.measured_to} batch tokens is extrapolated"
+            )
+    return tuple(notes)

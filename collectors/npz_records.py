@@ -1,0 +1,94 @@
+"""Our own file format: one array per column of the verify events."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from collectors.errors import RecordError
+from serving_adapter.contract import ContractError, Rounds
+from serving_adapter.contract.rounds import POSITION_COLUMNS, ROUND_COLUMNS
+
+_COLUMNS = (*ROUND_COLUMNS, *POSITION_COLUMNS)
+_MAX_LABELS = 65_536
+
+
+def read_npz(path: Path, max_bytes: int) -> tuple[Rounds, list[str], bool]:
+    """Read the contract's columns of an ``.npz``; other arrays are left alone.
+
+    Headers are compared with the sizes in the archive before anything is allocated, and nothing is ever
+    unpickled.
+
+    Raises
+    ------
+    RecordError
+        Naming the column, and the row and position where there is one.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            wanted = [name for name in (*_COLUMNS, "segments") if name in members]
+            for name in ("logits", "accepted"):
+                if name not in members:
+                    raise RecordError(path, f"{name}: missing, expected an array of that name")
+            declared = sum(members[name].file_size for name in wanted)
+            if declared > max_bytes:
+                raise RecordError(path, f"got {declared} bytes unpacked, expected at most {max_bytes}")
+            arrays = {name: _read_array(path, archive, members[name], name) for name in wanted}
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise RecordError(path, f"not a readable .npz archive ({error})") from error
+    labels = arrays.pop("segments", None)
+    try:
+        rounds = Rounds.build(**arrays, segments=_labels(path, labels))
+    except ContractError as error:
+        raise RecordError(path, str(error)) from error
+    if not len(rounds):
+        raise RecordError(path, "logits: got no rows, expected at least one")
+    return rounds, [], "request" not in arrays
+
+
+def _read_array(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> NDArray[Any]:
+    with archive.open(info) as file:
+        stream = cast("BinaryIO", file)
+        try:
+            version = npy.read_magic(stream)
+            if version == (1, 0):
+                shape, fortran, dtype = npy.read_array_header_1_0(stream)
+            elif version == (2, 0):
+                shape, fortran, dtype = npy.read_array_header_2_0(stream)
+            else:
+                raise RecordError(path, f"{name}: got .npy version {version}, expected 1.0 or 2.0")
+        except ValueError as error:
+            raise RecordError(path, f"{name}: not a .npy array ({error})") from error
+        if dtype.hasobject:
+            raise RecordError(path, f"{name}: got an array of Python objects, expected numbers")
+        if any(length < 0 for length in shape):
+            raise RecordError(path, f"{name}: got shape {shape}, expected lengths of at least 0")
+        size = math.prod(shape) * dtype.itemsize
+        if file.tell() + size != info.file_size:
+            raise RecordError(
+                path, f"{name}: got {info.file_size} bytes, expected {file.tell() + size} for shape {shape}"
+            )
+        data = file.read(size)
+    if len(data) != size:
+        raise RecordError(path, f"{name}: got {len(data)} bytes, expected {size}")
+    order = "F" if fortran else "C"
+    return np.frombuffer(data, dtype=dtype).reshape(shape, order=cast("Any", order))
+
+
+def _labels(path: Path, labels: NDArray[Any] | None) -> list[str]:
+    if labels is None:
+        return []
+    if labels.dtype.kind != "U" or labels.ndim != 1 or len(labels) > _MAX_LABELS:
+        raise RecordError(path, f"segments: got {labels.dtype} of shape {labels.shape}, expected labels")
+    try:
+        return [str(label) for label in labels.tolist()]
+    except ValueError as error:  # code points that do not exist
+        raise RecordError(path, f"segments: not text ({error})") from error

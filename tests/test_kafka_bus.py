@@ -1,0 +1,350 @@
+"""What only Kafka has: brokers that go and come, rebalances, topics, TLS and accounts."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from kafka.admin import ConfigResource, KafkaAdminClient
+
+from serving_adapter.buses.kafka import KafkaConnection, KafkaSink, KafkaSource, TopicPlan, create_topics
+from serving_adapter.ports import (
+    AssignmentListener,
+    Message,
+    MessageRefusedError,
+    OutgoingMessage,
+    TransportError,
+)
+from tools.servers import ExistingServer, KafkaServer
+
+Server = KafkaServer | ExistingServer
+DEADLINE = 90.0
+FROM_THE_BEGINNING = AssignmentListener(lambda _partitions: {})
+
+
+@pytest.fixture
+def connection(kafka: Server) -> KafkaConnection:
+    return KafkaConnection(kafka.bootstrap)
+
+
+@pytest.fixture
+def topic(connection: KafkaConnection, kafka_topic: Callable[[str], str]) -> str:
+    name = kafka_topic("events")
+    create_topics(connection, [TopicPlan(name, 4, 3_600_000)])
+    return name
+
+
+@pytest.fixture(scope="module")
+def secure() -> Iterator[KafkaServer]:
+    with KafkaServer(secure=True) as server:
+        create_topics(KafkaConnection(server.bootstrap), [TopicPlan("events", 1, 3_600_000)])
+        yield server
+
+
+def open_source(connection: KafkaConnection, topic: str, **settings: float) -> KafkaSource:
+    return KafkaSource(
+        connection, topic, f"collectors-{topic}", FROM_THE_BEGINNING, session_seconds=6.0, **settings
+    )
+
+
+def read(source: KafkaSource, count: int) -> list[Message]:
+    found: list[Message] = []
+    deadline = time.monotonic() + DEADLINE
+    while len(found) < count and time.monotonic() < deadline:
+        found += source.poll(0.2)
+    return found
+
+
+def settings_of(connection: KafkaConnection, topic: str) -> dict[str, str]:
+    admin = connection.open(KafkaAdminClient)
+    (described,) = admin.describe_configs([ConfigResource("topic", topic)], config_filter="all").values()
+    admin.close()
+    found: dict[str, str] = {
+        name: value["value"] if isinstance(value, dict) else value for name, value in described[topic].items()
+    }
+    return found
+
+
+@pytest.mark.servers
+def test_topics_are_made_once_with_their_settings(
+    connection: KafkaConnection, kafka_topic: Callable[[str], str]
+) -> None:
+    plan = TopicPlan(kafka_topic("events"), 12, 24 * 3_600_000)
+    assert create_topics(connection, [plan]) == [plan.name]
+    assert create_topics(connection, [plan]) == []
+    settings = settings_of(connection, plan.name)
+    assert settings["retention.ms"] == "86400000"
+    assert settings["max.message.bytes"] == str(8 * 1024 * 1024)
+    assert settings["message.timestamp.type"] == "LogAppendTime"
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("compression", ["auto", "lz4", "gzip", "none"])
+def test_every_compression_is_read_back(connection: KafkaConnection, topic: str, compression: str) -> None:
+    sink = KafkaSink(KafkaConnection(connection.bootstrap, compression=compression), topic)
+    sink.publish([OutgoingMessage(b"k", b"abc" * 1000)])
+    source = open_source(connection, topic)
+    assert [m.value for m in read(source, 1)] == [b"abc" * 1000]
+    source.close()
+    sink.close()
+
+
+@pytest.mark.servers
+def test_a_topic_that_does_not_exist_is_named(connection: KafkaConnection) -> None:
+    sink = KafkaSink(connection, "nonesuch")
+    with pytest.raises(TransportError, match="no topic nonesuch"):
+        sink.publish([OutgoingMessage(b"k", b"v")])
+    sink.close()
+
+
+@pytest.mark.servers
+def test_a_topic_that_is_made_later_is_found(
+    connection: KafkaConnection, kafka_topic: Callable[[str], str]
+) -> None:
+    name = kafka_topic("later")
+    source = open_source(connection, name)
+    assert source.poll(1.0) == []
+    create_topics(connection, [TopicPlan(name, 1, 3_600_000)])
+    sink = KafkaSink(connection, name)
+    sink.publish([OutgoingMessage(b"k", b"v")])
+    source.close()
+    source = open_source(connection, name)
+    assert [m.value for m in read(source, 1)] == [b"v"]
+    source.close()
+    sink.close()
+
+
+@pytest.mark.servers
+def test_a_message_above_the_limit_of_the_broker_is_refused_and_its_neighbours_pass(
+    connection: KafkaConnection, kafka_topic: Callable[[str], str]
+) -> None:
+    name = kafka_topic("small")
+    create_topics(connection, [TopicPlan(name, 1, 3_600_000, max_message_bytes=100_000)])
+    large = OutgoingMessage(b"k", os.urandom(150_000))
+    good = [OutgoingMessage(b"k", b"%d" % i) for i in range(4)]
+    sink = KafkaSink(connection, name)
+    assert sink.publish(good[:2]) == 2
+    with pytest.raises(MessageRefusedError, match="more than the broker takes"):
+        sink.publish([large, *good[2:]])
+    assert sink.publish(good[2:]) == 2
+    assert sink.producers_made == 1
+    sink.close()
+    source = open_source(connection, name)
+    values = [m.value for m in read(source, 4)]
+    assert [v for v in dict.fromkeys(values) if len(v) == 1] == [b"0", b"1", b"2", b"3"]
+    source.close()
+
+
+@pytest.mark.servers
+def test_messages_that_are_too_large_together_go_apart(
+    connection: KafkaConnection, kafka_topic: Callable[[str], str]
+) -> None:
+    name = kafka_topic("small")
+    create_topics(connection, [TopicPlan(name, 1, 3_600_000, max_message_bytes=100_000)])
+    messages = [OutgoingMessage(b"k", b"%d" % i + os.urandom(30_000)) for i in range(9)]
+    sink = KafkaSink(connection, name)
+    assert sink.publish(messages) == 9
+    sink.close()
+    source = open_source(connection, name)
+    assert [m.value for m in read(source, 9)] == [m.value for m in messages]
+    source.close()
+
+
+@pytest.mark.servers
+def test_a_dead_letter_fits_a_topic_with_a_small_limit(
+    connection: KafkaConnection, kafka_topic: Callable[[str], str]
+) -> None:
+    name = kafka_topic("small")
+    create_topics(connection, [TopicPlan(name, 1, 3_600_000, max_message_bytes=1_000_000)])
+    sink = KafkaSink(connection, name, truncate=True)
+    value = os.urandom(5_000_000)
+    assert sink.publish([OutgoingMessage(b"k", value, (("reason", b"why"),))]) == 1
+    sink.close()
+    source = open_source(connection, name)
+    (message,) = read(source, 1)
+    assert value.startswith(message.value)
+    assert (message.header("reason"), message.header("truncated-from")) == ("why", "5000000")
+    source.close()
+
+
+@pytest.mark.servers
+def test_lag_may_be_asked_while_another_thread_polls(connection: KafkaConnection, topic: str) -> None:
+    sink, source = KafkaSink(connection, topic), open_source(connection, topic)
+    sink.publish([OutgoingMessage(b"k", b"0")])
+    read(source, 1)
+    poller = threading.Thread(target=lambda: source.poll(2.0))
+    poller.start()
+    while poller.is_alive():
+        assert source.lag() == dict.fromkeys(range(4), 0)
+    source.close()
+    sink.close()
+
+
+@pytest.mark.servers
+def test_positions_are_kept_apart_from_what_the_group_was_told(
+    connection: KafkaConnection, topic: str
+) -> None:
+    sink, source = KafkaSink(connection, topic), open_source(connection, topic)
+    sink.publish([OutgoingMessage(b"k", b"%d" % i) for i in range(200)])
+    (partition,) = {m.partition for m in read(source, 200)}
+    for offset in range(1, 201):
+        source.commit({partition: offset})
+    assert sum(source.lag().values()) == 0
+    source.close()
+    again = open_source(connection, topic)
+    assert len(read(again, 200)) == 200
+    again.close()
+    sink.close()
+
+
+@pytest.mark.faults
+@pytest.mark.servers
+def test_what_was_acknowledged_survives_a_killed_broker_and_the_reader_goes_on(
+    kafka: Server, connection: KafkaConnection, topic: str
+) -> None:
+    sink = KafkaSink(connection, topic, publish_seconds=3.0)
+    source = open_source(connection, topic)
+    messages = [OutgoingMessage(b"replica-%d" % (i % 3), b"%d" % i) for i in range(300)]
+    found: list[Message] = []
+    stop = threading.Event()
+
+    def collect() -> None:
+        while not stop.is_set():
+            found.extend(source.poll(0.1))  # never raises while the broker is away for a moment
+
+    collector = threading.Thread(target=collect)
+    collector.start()
+    errors = 0
+
+    def publish_from(position: int, upto: int) -> int:
+        nonlocal errors
+        try:
+            return position + sink.publish(messages[position : min(position + 7, upto)])
+        except TransportError:
+            errors += 1
+            return position
+
+    position = 0
+    while position < 100:
+        position = publish_from(position, 100)
+    kafka.kill()
+    while errors == 0:
+        position = publish_from(position, 200)
+    restart = threading.Thread(target=kafka.start)
+    restart.start()
+    deadline = time.monotonic() + DEADLINE
+    while position < 300 and time.monotonic() < deadline:
+        position = publish_from(position, 300)
+    restart.join()
+    while len({m.value for m in found}) < 300 and time.monotonic() < deadline and collector.is_alive():
+        time.sleep(0.05)
+    stop.set()
+    collector.join()
+    source.close()
+    sink.close()
+    assert position == 300
+    assert {int(m.value) for m in found} == set(range(300))
+    assert sink.producers_made > 1
+    offsets = [(m.partition, m.offset) for m in found]
+    for key in {m.key for m in messages}:
+        # Some arrive twice, but the first arrivals keep the order in which they were sent.
+        mine = [int(m.value) for m in sorted(found, key=lambda m: (m.partition, m.offset)) if m.key == key]
+        assert list(dict.fromkeys(mine)) == sorted(set(mine))
+    assert len(set(offsets)) == len(offsets) or sorted(offsets) != offsets
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize(
+    ("protocol", "mechanism"),
+    [
+        ("SSL", ""),
+        ("SASL_PLAINTEXT", "SCRAM-SHA-512"),
+        ("SASL_SSL", "PLAIN"),
+        ("SASL_SSL", "SCRAM-SHA-512"),
+    ],
+)
+def test_certificates_and_accounts_let_us_in(secure: KafkaServer, protocol: str, mechanism: str) -> None:
+    connection = KafkaConnection(
+        secure.bootstrap_for(protocol),
+        security_protocol=protocol,
+        sasl_mechanism=mechanism,
+        username=secure.username if mechanism else "",
+        password=secure.password if mechanism else "",
+        ca_file=str(secure.ca_file) if protocol.endswith("SSL") else "",
+    )
+    sink = KafkaSink(connection, "events")
+    value = f"{protocol} {mechanism}".encode()
+    assert sink.publish([OutgoingMessage(b"k", value)]) == 1
+    sink.close()
+    source = KafkaSource(connection, "events", f"{protocol}-{mechanism}", FROM_THE_BEGINNING)
+    found: list[bytes] = []
+    deadline = time.monotonic() + DEADLINE
+    while value not in found and time.monotonic() < deadline:
+        found += [m.value for m in source.poll(0.2)]
+    assert value in found
+    source.close()
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"security_protocol": "SASL_SSL", "password": "mistaken"}, "wrong user, password or SASL mechanism"),
+        ({"security_protocol": "SASL_SSL", "ca_file": ""}, "certificate verify failed"),
+        ({"security_protocol": "SASL_SSL", "ca_file": "/none.pem"}, "certificate files /none.pem"),
+        ({"security_protocol": "SASL_PLAINTEXT"}, "does not let us in"),
+    ],
+)
+def test_a_connection_that_fails_says_how_far_it_got(
+    secure: KafkaServer, settings: dict[str, str], complaint: str
+) -> None:
+    right = {
+        "bootstrap": secure.bootstrap_for("SASL_SSL"),
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "username": secure.username,
+        "password": secure.password,
+        "ca_file": str(secure.ca_file),
+    }
+    sink = KafkaSink(KafkaConnection(**(right | settings)), "events")
+    before = threading.active_count()
+    with pytest.raises(TransportError, match=complaint) as refused:
+        sink.publish([OutgoingMessage(b"k", b"v")])
+    assert "mistaken" not in str(refused.value)
+    assert secure.password not in str(refused.value)
+    assert threading.active_count() == before
+
+
+def test_a_cluster_that_nobody_runs_is_reported_in_bounded_time() -> None:
+    nowhere = KafkaConnection("127.0.0.1:9")
+    sink = KafkaSink(nowhere, "events")
+    with pytest.raises(TransportError, match="127.0.0.1:9: no connection"):
+        sink.publish([OutgoingMessage(b"k", b"v")])
+    source = KafkaSource(nowhere, "events", "g", FROM_THE_BEGINNING, unreachable_seconds=4.0)
+    before = threading.active_count()
+    assert source.poll(0.0) == []  # not yet: it may come back
+    with pytest.raises(TransportError, match="127.0.0.1:9: no connection"):
+        for _ in range(10):
+            source.poll(0.0)
+    assert threading.active_count() <= before + 1
+    source.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"bootstrap": " , "}, "kafka_bootstrap: got ' , '"),
+        ({"bootstrap": "host"}, "kafka_bootstrap: got 'host', expected host:port"),
+        ({"bootstrap": "h:1,i:x"}, "kafka_bootstrap: got 'i:x'"),
+        ({"bootstrap": "h:1", "security_protocol": "TLS"}, "kafka_security_protocol: got 'TLS'"),
+        ({"bootstrap": "h:1", "sasl_mechanism": "GSSAPI"}, "kafka_sasl_mechanism: got 'GSSAPI'"),
+        ({"bootstrap": "h:1", "compression": "rar"}, "kafka_compression: got 'rar'"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_its_value(settings: dict[str, str], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        KafkaConnection(**settings)
+
+
+def test_the_password_is_not_shown() -> None:
+    assert "secret" not in repr(KafkaConnection("h:1", username="me", password="secret"))
