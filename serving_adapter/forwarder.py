@@ -27,7 +27,7 @@ from serving_adapter.ring_reader import RingReader, RingSet
 
 log = logging.getLogger(__name__)
 
-_POLLS_PER_FLUSH = 5
+_POLLS_PER_FLUSH, _LONGEST_POLL = 5, 0.1
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 
 
@@ -101,7 +101,9 @@ class Forwarder:
     def run(self, drain_seconds: float = 10.0) -> None:
         """Forward until :meth:`stop`, then drain for at most ``drain_seconds``, then let go of the ring."""
         try:
-            while not self._stopping.wait(self._flush_seconds / _POLLS_PER_FLUSH):
+            # More often than it flushes: rows of a full message do not wait for the time.
+            period = min(_LONGEST_POLL, self._flush_seconds / _POLLS_PER_FLUSH)
+            while not self._stopping.wait(period):
                 self.guarded(self.step)
             self.guarded(lambda: self.drain(drain_seconds))
         finally:

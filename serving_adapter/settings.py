@@ -258,6 +258,9 @@ def _convert(name: str, value: Any, kind: Any) -> Any:
         return msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError as error:
         expected = str(error).replace("Expected", "expected", 1).replace("`", "")
+        if expected.startswith("Invalid enum value"):
+            choices = (repr(choice) for choice in get_args(get_args(kind)[0]))
+            expected = f"expected one of {', '.join(choices)}"
         raise SettingsError(name, value, expected) from None
 
 
@@ -268,10 +271,6 @@ def _check(settings: Settings) -> None:
         if len(text) > 128 or any(ord(c) < 33 or c in "{}" for c in text):
             raise SettingsError(name, text, "expected 1 to 128 printable characters, no spaces or braces")
     sasl = settings.kafka_security_protocol.startswith("SASL")
-    if sasl and not settings.kafka_sasl_mechanism:
-        raise SettingsError(
-            "kafka_sasl_mechanism", "", f"expected one with {settings.kafka_security_protocol}"
-        )
     if sasl and not (settings.kafka_username and settings.kafka_password):
         raise SettingsError(
             "kafka_username", settings.kafka_username, "expected a user and a password for SASL"

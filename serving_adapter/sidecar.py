@@ -99,7 +99,7 @@ class Sidecar:
         self._threads = [
             threading.Thread(
                 target=self.forwarder.run,
-                args=(self.settings.drain_seconds,),
+                args=(0.9 * self.settings.drain_seconds,),  # the rest is for closing connections
                 name="dspark-forwarder",
                 daemon=True,
             ),

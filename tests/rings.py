@@ -22,10 +22,12 @@ IDENTITY = EngineIdentity(target="target", drafter="drafter", gamma=GAMMA, engin
 @contextlib.contextmanager
 def a_ring_name() -> Iterator[str]:
     name = f"dspark-test-{secrets.token_hex(6)}"
-    yield name
-    path = segment_path(name)
-    for left in path.parent.glob(f"{path.name}*"):
-        left.unlink(missing_ok=True)
+    try:
+        yield name
+    finally:
+        path = segment_path(name)
+        for left in path.parent.glob(f"{path.name}*"):
+            left.unlink(missing_ok=True)
 
 
 def a_ring(name: str, rounds: int = 64, steps: int = 16, **shape: object) -> EventRing:

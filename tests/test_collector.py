@@ -5,8 +5,9 @@ import threading
 from contextlib import contextmanager
 
 import numpy as np
+import pytest
 
-from calibrator.store import Store, StoreUnavailableError
+from calibrator.store import Store, StoreUnavailableError, positions, windows
 from collectors.collector import Collector
 from collectors.pipeline import IngestPipeline
 from collectors.signals import stop_on_signals
@@ -26,6 +27,7 @@ from tests.ingest_support import (
     message,
     stored_sums,
 )
+from tools.servers import PostgresServer
 
 pytest_plugins = ["tests.store_fixtures"]
 
@@ -240,8 +242,6 @@ def test_a_log_that_was_made_anew_is_read_from_its_beginning(store):
     assert statistics.ingested.folded == 60
     assert stored_sums(store) == expected_sums(Rounds.concatenate([old, new]))
     with store.read() as connection:
-        from calibrator.store import positions
-
         assert positions.read(connection, "dspark-calibrator") == {(TOPIC, 0): 3}
 
 
@@ -306,18 +306,9 @@ def test_the_embedded_bus_feeds_a_collector(store, tmp_path):
     rounds = make_rounds(300)
     sink = EmbeddedSink(tmp_path / "bus.db", TOPIC, partitions=3)
     headers = (("content-type", CONTENT_TYPE_MSGPACK.encode()),)
-    sink.publish(
-        [
-            OutgoingMessage(
-                f"pod-{i % 4}".encode(),
-                encode_msgpack(
-                    make_batch(rounds.take(slice(i, i + 20)), i, replica=f"pod-{i % 4}", boot="b")
-                ),
-                headers,
-            )
-            for i in range(0, 300, 20)
-        ]
-    )
+    for i in range(0, 300, 20):
+        batch = make_batch(rounds.take(slice(i, i + 20)), i, replica=f"pod-{i % 4}")
+        sink.publish([OutgoingMessage(batch.replica.encode(), encode_msgpack(batch), headers)])
     stop = threading.Event()
 
     def progress(statistics):
@@ -340,3 +331,34 @@ def test_a_message_without_a_content_type_is_taken_for_msgpack(store):
     bare = Message(bare.topic, 0, 0, b"", bare.value)
     Rig(store, {0: [bare]}).run()
     assert stored_sums(store) == expected_sums(rounds)
+
+
+@pytest.mark.servers
+@pytest.mark.faults
+def test_a_postgresql_that_dies_inside_a_transaction_costs_a_retry_and_no_row(monkeypatch):
+    rounds = make_rounds(600)
+    with PostgresServer() as server:
+        store = Store(server.url)
+        store.migrate()
+        rig = Rig(store, logs(rounds), max_messages=3)
+        add, faults = windows.add, {4: server.kill, 9: server.stop}
+        calls, restarts = [], []
+
+        def add_among_faults(*arguments, **options):
+            calls.append(1)
+            fault = faults.pop(len(calls), None)
+            if fault is not None:
+                fault()
+                restarts.append(threading.Thread(target=server.start))
+                restarts[-1].start()
+            return add(*arguments, **options)
+
+        monkeypatch.setattr(windows, "add", add_among_faults)
+        statistics = rig.run()
+        for restart in restarts:
+            restart.join()
+        assert faults == {}
+        assert statistics.store_errors >= 2
+        assert stored_sums(store) == expected_sums(rounds)
+        assert ledger(store).in_flight == 0
+        store.close()

@@ -11,7 +11,7 @@ import pytest
 
 from serving_adapter.buses.embedded import EmbeddedSink, EmbeddedSource
 from serving_adapter.clock import ManualClock
-from serving_adapter.ports import AssignmentListener, Message, OutgoingMessage, TransportError
+from serving_adapter.ports import AssignmentListener, EventSource, Message, OutgoingMessage, TransportError
 
 FROM_THE_BEGINNING = AssignmentListener(lambda _partitions: {})
 
@@ -28,7 +28,7 @@ def source(path: Path) -> Iterator[EmbeddedSource]:
     opened.close()
 
 
-def read(source: EmbeddedSource, count: int) -> list[Message]:
+def read(source: EventSource, count: int) -> list[Message]:
     found: list[Message] = []
     for _ in range(1000):
         if len(found) >= count:
@@ -157,7 +157,7 @@ def test_a_file_that_is_no_bus_is_named(tmp_path: Path) -> None:
 
 
 def test_a_writer_that_is_blocked_too_long_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serving_adapter.buses.embedded.BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("serving_adapter.buses.bus_file.BUSY_SECONDS", 0.05)
     sink = EmbeddedSink(path, "events")
     with sqlite3.connect(path, isolation_level=None) as other:
         other.execute("BEGIN IMMEDIATE")

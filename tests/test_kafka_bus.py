@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from kafka.admin import ConfigResource, KafkaAdminClient
 
+from serving_adapter.buses import describe_topics, ensure_topics, open_dead_letters, open_sink, open_source
 from serving_adapter.buses.kafka import KafkaConnection, KafkaSink, KafkaSource, TopicPlan, create_topics
 from serving_adapter.ports import (
     AssignmentListener,
@@ -16,6 +17,7 @@ from serving_adapter.ports import (
     OutgoingMessage,
     TransportError,
 )
+from serving_adapter.settings import Settings
 from tools.servers import ExistingServer, KafkaServer
 
 Server = KafkaServer | ExistingServer
@@ -42,7 +44,7 @@ def secure() -> Iterator[KafkaServer]:
         yield server
 
 
-def open_source(connection: KafkaConnection, topic: str, **settings: float) -> KafkaSource:
+def source_of(connection: KafkaConnection, topic: str, **settings: float) -> KafkaSource:
     return KafkaSource(
         connection, topic, f"collectors-{topic}", FROM_THE_BEGINNING, session_seconds=6.0, **settings
     )
@@ -80,11 +82,44 @@ def test_topics_are_made_once_with_their_settings(
 
 
 @pytest.mark.servers
+def test_settings_open_the_whole_bus(kafka: Server, kafka_topic: Callable[[str], str]) -> None:
+    settings = Settings(
+        kafka_bootstrap=kafka.bootstrap,
+        kafka_topic=kafka_topic("events"),
+        kafka_dead_letter_topic=kafka_topic("dead"),
+        kafka_group=kafka_topic("group"),
+        kafka_partitions=3,
+    )
+    assert describe_topics(settings) == {settings.kafka_topic: 0, settings.kafka_dead_letter_topic: 0}
+    assert ensure_topics(settings) == [settings.kafka_topic, settings.kafka_dead_letter_topic]
+    assert ensure_topics(settings) == []
+    assert describe_topics(settings) == {settings.kafka_topic: 3, settings.kafka_dead_letter_topic: 1}
+    sink, dead_letters = open_sink(settings), open_dead_letters(settings)
+    assert sink.publish([OutgoingMessage(b"k", b"event")]) == 1
+    assert dead_letters.publish([OutgoingMessage(b"k", os.urandom(9_000_000))]) == 1
+    assigned: list[frozenset[int]] = []
+
+    def start(partitions: frozenset[int]) -> dict[int, int]:
+        assigned.append(partitions)
+        return {}
+
+    source = open_source(settings, AssignmentListener(start))
+    found: list[Message] = []
+    deadline = time.monotonic() + DEADLINE
+    while not found and time.monotonic() < deadline:
+        found = source.poll(0.2)
+    assert [(m.topic, m.value) for m in found] == [(settings.kafka_topic, b"event")]
+    assert assigned == [frozenset({0, 1, 2})]
+    for each in (source, sink, dead_letters):
+        each.close()
+
+
+@pytest.mark.servers
 @pytest.mark.parametrize("compression", ["auto", "lz4", "gzip", "none"])
 def test_every_compression_is_read_back(connection: KafkaConnection, topic: str, compression: str) -> None:
     sink = KafkaSink(KafkaConnection(connection.bootstrap, compression=compression), topic)
     sink.publish([OutgoingMessage(b"k", b"abc" * 1000)])
-    source = open_source(connection, topic)
+    source = source_of(connection, topic)
     assert [m.value for m in read(source, 1)] == [b"abc" * 1000]
     source.close()
     sink.close()
@@ -103,13 +138,13 @@ def test_a_topic_that_is_made_later_is_found(
     connection: KafkaConnection, kafka_topic: Callable[[str], str]
 ) -> None:
     name = kafka_topic("later")
-    source = open_source(connection, name)
+    source = source_of(connection, name)
     assert source.poll(1.0) == []
     create_topics(connection, [TopicPlan(name, 1, 3_600_000)])
     sink = KafkaSink(connection, name)
     sink.publish([OutgoingMessage(b"k", b"v")])
     source.close()
-    source = open_source(connection, name)
+    source = source_of(connection, name)
     assert [m.value for m in read(source, 1)] == [b"v"]
     source.close()
     sink.close()
@@ -128,9 +163,8 @@ def test_a_message_above_the_limit_of_the_broker_is_refused_and_its_neighbours_p
     with pytest.raises(MessageRefusedError, match="more than the broker takes"):
         sink.publish([large, *good[2:]])
     assert sink.publish(good[2:]) == 2
-    assert sink.producers_made == 1
     sink.close()
-    source = open_source(connection, name)
+    source = source_of(connection, name)
     values = [m.value for m in read(source, 4)]
     assert [v for v in dict.fromkeys(values) if len(v) == 1] == [b"0", b"1", b"2", b"3"]
     source.close()
@@ -146,7 +180,7 @@ def test_messages_that_are_too_large_together_go_apart(
     sink = KafkaSink(connection, name)
     assert sink.publish(messages) == 9
     sink.close()
-    source = open_source(connection, name)
+    source = source_of(connection, name)
     assert [m.value for m in read(source, 9)] == [m.value for m in messages]
     source.close()
 
@@ -161,7 +195,7 @@ def test_a_dead_letter_fits_a_topic_with_a_small_limit(
     value = os.urandom(5_000_000)
     assert sink.publish([OutgoingMessage(b"k", value, (("reason", b"why"),))]) == 1
     sink.close()
-    source = open_source(connection, name)
+    source = source_of(connection, name)
     (message,) = read(source, 1)
     assert value.startswith(message.value)
     assert (message.header("reason"), message.header("truncated-from")) == ("why", "5000000")
@@ -170,7 +204,7 @@ def test_a_dead_letter_fits_a_topic_with_a_small_limit(
 
 @pytest.mark.servers
 def test_lag_may_be_asked_while_another_thread_polls(connection: KafkaConnection, topic: str) -> None:
-    sink, source = KafkaSink(connection, topic), open_source(connection, topic)
+    sink, source = KafkaSink(connection, topic), source_of(connection, topic)
     sink.publish([OutgoingMessage(b"k", b"0")])
     read(source, 1)
     poller = threading.Thread(target=lambda: source.poll(2.0))
@@ -182,17 +216,32 @@ def test_lag_may_be_asked_while_another_thread_polls(connection: KafkaConnection
 
 
 @pytest.mark.servers
+def test_polls_too_short_for_a_join_still_join(connection: KafkaConnection, topic: str) -> None:
+    sink = KafkaSink(connection, topic)
+    sink.publish([OutgoingMessage(b"k", b"v")])
+    for attempt in range(8):
+        source = KafkaSource(connection, topic, f"{topic}-{attempt}", FROM_THE_BEGINNING)
+        found: list[Message] = []
+        deadline = time.monotonic() + DEADLINE
+        while not found and time.monotonic() < deadline:
+            found = source.poll(0.002 * attempt)
+        assert [m.value for m in found] == [b"v"]
+        source.close()
+    sink.close()
+
+
+@pytest.mark.servers
 def test_positions_are_kept_apart_from_what_the_group_was_told(
     connection: KafkaConnection, topic: str
 ) -> None:
-    sink, source = KafkaSink(connection, topic), open_source(connection, topic)
+    sink, source = KafkaSink(connection, topic), source_of(connection, topic)
     sink.publish([OutgoingMessage(b"k", b"%d" % i) for i in range(200)])
     (partition,) = {m.partition for m in read(source, 200)}
     for offset in range(1, 201):
         source.commit({partition: offset})
     assert sum(source.lag().values()) == 0
     source.close()
-    again = open_source(connection, topic)
+    again = source_of(connection, topic)
     assert len(read(again, 200)) == 200
     again.close()
     sink.close()
@@ -204,7 +253,7 @@ def test_what_was_acknowledged_survives_a_killed_broker_and_the_reader_goes_on(
     kafka: Server, connection: KafkaConnection, topic: str
 ) -> None:
     sink = KafkaSink(connection, topic, publish_seconds=3.0)
-    source = open_source(connection, topic)
+    source = source_of(connection, topic)
     messages = [OutgoingMessage(b"replica-%d" % (i % 3), b"%d" % i) for i in range(300)]
     found: list[Message] = []
     stop = threading.Event()
@@ -312,20 +361,19 @@ def test_a_connection_that_fails_says_how_far_it_got(
         sink.publish([OutgoingMessage(b"k", b"v")])
     assert "mistaken" not in str(refused.value)
     assert secure.password not in str(refused.value)
-    assert threading.active_count() == before
+    assert threading.active_count() <= before
 
 
 def test_a_cluster_that_nobody_runs_is_reported_in_bounded_time() -> None:
     nowhere = KafkaConnection("127.0.0.1:9")
     sink = KafkaSink(nowhere, "events")
-    with pytest.raises(TransportError, match="127.0.0.1:9: no connection"):
+    with pytest.raises(TransportError, match=r"127\.0\.0\.1:9: no connection"):
         sink.publish([OutgoingMessage(b"k", b"v")])
     source = KafkaSource(nowhere, "events", "g", FROM_THE_BEGINNING, unreachable_seconds=4.0)
     before = threading.active_count()
     assert source.poll(0.0) == []  # not yet: it may come back
-    with pytest.raises(TransportError, match="127.0.0.1:9: no connection"):
-        for _ in range(10):
-            source.poll(0.0)
+    with pytest.raises(TransportError, match=r"127\.0\.0\.1:9: no connection"):
+        read(source, 1)
     assert threading.active_count() <= before + 1
     source.close()
 

@@ -207,17 +207,21 @@ def test_rows_dead_lettered_once_and_good_later_are_folded(store, pipeline):
     [
         {"fingerprint": "a\x00b"},
         {"sequence": 2**62},
-        {"steps_sequence": 2**60, "steps": make_steps(3)},
+        {"sequence": 2**63 - 1},
+        {"sequence": 2**64 - 1},
+        {"steps_sequence": 2**60},
         {"deployment": "a\u202eb"},
+        {"boot": "\x00"},
     ],
 )
 def test_what_no_database_can_hold_is_refused_alone(store, pipeline, sink, changes):
     rounds = make_rounds(20)
-    pipeline.ingest(
-        [message(make_batch(make_rounds(5)), 0, 1), message(make_batch(make_rounds(5), **changes), 1, 1)]
-    )
-    pipeline.ingest([message(make_batch(rounds.take(slice(5, 20)), 5), 2, 1)])
+    raw = msgspec.msgpack.decode(encode_msgpack(make_batch(make_rounds(5), steps=make_steps(3))))
+    hostile = message(msgspec.msgpack.encode(raw | changes), 1)
+    pipeline.ingest([message(make_batch(rounds.take(slice(0, 5))), 0), hostile])
+    pipeline.ingest([message(make_batch(rounds.take(slice(5, 20)), 5), 2)])
     assert len(sink.messages) == 1
+    assert stored_sums(store) == expected_sums(rounds)
     assert ledger(store).folded == 20
 
 

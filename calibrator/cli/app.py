@@ -10,11 +10,17 @@ import typer
 
 from calibrator.cli import output
 from calibrator.cli.demo import demo
+from calibrator.cli.doctor import doctor
 from calibrator.cli.evaluate import evaluate
 from calibrator.cli.fit import fit
+from calibrator.cli.services import collect, migrate, serve, sidecar
+from calibrator.cli.value import value
 from calibrator.formats.temperatures import FormatError
+from calibrator.store import StoreError
 from collectors.errors import RecordError
 from serving_adapter.contract import ContractError
+from serving_adapter.ports import TransportError
+from serving_adapter.settings import SettingsError
 
 # Typer carries its own copy of click; the base of its usage errors is not exported by name.
 _CommandError: type[Exception] = next(
@@ -32,6 +38,12 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(fit)
 app.command()(evaluate)
+app.command()(value)
+app.command()(sidecar)
+app.command()(collect)
+app.command()(serve)
+app.command()(migrate)
+app.command()(doctor)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -40,8 +52,11 @@ def run(arguments: Sequence[str]) -> int:
         result = app(args=list(arguments), prog_name="dspark-calibrator", standalone_mode=False)
     except _CommandError as error:
         return _fail(error.format_message())  # type: ignore[attr-defined]
-    except (output.UsageError, FormatError, RecordError, ContractError) as error:
+    except (output.UsageError, FormatError, RecordError, ContractError, SettingsError) as error:
         return _fail(str(error))
+    except (StoreError, TransportError) as error:
+        # Nothing wrong with what was typed: something that it names cannot be reached.
+        return _fail(str(error), code=1)
     except typer.Abort:
         return _fail("interrupted")
     except KeyboardInterrupt:
@@ -56,7 +71,7 @@ def run(arguments: Sequence[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _fail(message: str) -> int:
+def _fail(message: str, code: int = output.EXIT_WRONG_INPUT) -> int:
     line = " ".join(message.split())
     output.err.print(f"error: {line}", markup=False, soft_wrap=True)
-    return output.EXIT_WRONG_INPUT
+    return code

@@ -39,13 +39,13 @@ AFTER_DRIFT = (Traffic("typical", (SEGMENT_OF_DRIFT,)), Traffic("typical-hot", (
 PHASES = (
     (
         "before the drift: math, code and chat",
-        "Questions of three domains, sampled at temperature 0.7. The head that scores them was trained on few "
-        "rounds of math and code and never saw chat.",
+        """Questions of three domains, sampled at temperature 0.7. The head that scores them was trained on
+        few rounds of math and code and never saw chat.""",
     ),
     (
         "after the drift: chat, hotter",
-        "The mix turns to chat alone, part of it sampled at temperature 1.0. What was fitted before does not "
-        "travel.",
+        """The mix turns to chat alone, part of it sampled at temperature 1.0. What was fitted before does
+        not travel.""",
     ),
 )
 
@@ -99,7 +99,6 @@ class DemoRun:
     phases: list[Phase] = field(default_factory=list)
     refreshes: list[tuple[int, RefreshOutcome]] = field(default_factory=list)
     ledger: dict[str, int] = field(default_factory=dict)
-    accepted_per_round: list[tuple[int, float]] = field(default_factory=list)
 
 
 class DemoLoop:
@@ -179,17 +178,21 @@ class DemoLoop:
         self.run_state.ledger = {"emitted": self.engine.ledger.emitted, **self.placement.ledger()}
         return self.run_state
 
+    def judge_again(self) -> DemoRun:
+        """Judge the last phase anew, after more rounds and refreshes than :meth:`run` made."""
+        self.engine.step()
+        self.placement.catch_up(self.engine.ledger.emitted)
+        self.run_state.phases[-1] = self._judge(len(self.run_state.phases) - 1)
+        self.run_state.ledger = {"emitted": self.engine.ledger.emitted, **self.placement.ledger()}
+        return self.run_state
+
     def _serve(self, rounds: int, phase: int) -> None:
         ledger = self.engine.ledger
         target = ledger.rounds + rounds
-        accepted, served = ledger.accepted, ledger.rounds
         while ledger.rounds < target:
             # The ring holds more than a refresh needs, so an engine without a GPU in it cannot outrun it.
             self.engine.run(rounds=min(1024, target - ledger.rounds))
             self._on_progress(ledger.rounds, "before the drift" if phase == 0 else "after the drift")
-        self.run_state.accepted_per_round.append(
-            (ledger.rounds, (ledger.accepted - accepted) / (ledger.rounds - served))
-        )
 
     def refresh(self) -> RefreshOutcome:
         """Let the collector catch up, refresh, and wait until the engine can apply what was published."""

@@ -29,7 +29,6 @@ class DemoPage:
             )
             for rounds, outcome in run.refreshes
         ]
-        first, last = run.accepted_per_round[0][1], run.accepted_per_round[-1][1]
         page = render_page(
             title="DSpark Calibrator: the closed loop on recorded traffic",
             subtitle="Recorded rounds of a real model served as a live engine. Its scheduler decides what is "
@@ -42,7 +41,7 @@ class DemoPage:
                 ("rounds served", f"{run.ledger['emitted']:,}"),
                 ("refreshes", str(len(run.refreshes))),
                 ("published", str(sum(o.document is not None for _, o in run.refreshes))),
-                ("accepted per round, first and last", f"{first:.2f}, {last:.2f}"),
+                ("rounds lost", f"{run.ledger['lost']:,}"),
             ),
         )
         self.path.write_text(page, encoding="utf-8")

@@ -81,7 +81,8 @@ def fit(
         raise output.UsageError("--current: got a file without --gate, expected both")
     rule = end_of_sequence(end)
     points = _grid(grid)
-    rounds, notes = read_records(records)
+    rounds, read_notes = read_records(records)
+    notes: Sequence[str] = read_notes
     # A file that can hold temperatures only is an engine that can apply temperatures only.
     supported = ("temperature", "affine") if file_format == "native" else ("temperature",)
     options = ProposalOptions(
@@ -107,7 +108,7 @@ def fit(
     else:
         fitted: OfflineFit = fit_offline(rounds, options)
         chosen, statuses = fitted.parameters, fitted.statuses
-        notes = (*notes, *fitted.notes)
+        notes = (*read_notes, *fitted.notes)
     before = position_report(ParameterSet.identity(rounds.gamma).survival(rounds), rounds, bins, rule)
     after = position_report(chosen.survival(rounds), rounds, bins, rule)
     if out is not None:

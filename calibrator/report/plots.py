@@ -45,7 +45,7 @@ def reliability_figure(title: str, positions: Sequence[PositionReliability]) -> 
     columns = min(4, len(positions))
     rows = -(-len(positions) // columns)
     figure, axes = plt.subplots(
-        rows, columns, figsize=(3.2 * columns, 3.45 * rows + 0.7), squeeze=False, sharex=True, sharey=True
+        rows, columns, figsize=(3.2 * columns, 3.3 * rows + 0.5), squeeze=False, sharex=True, sharey=True
     )
     for axis in axes.flat[len(positions) :]:
         axis.set_visible(False)
@@ -61,7 +61,7 @@ def reliability_figure(title: str, positions: Sequence[PositionReliability]) -> 
     handles, labels = axes.flat[0].get_legend_handles_labels()
     figure.suptitle(title, x=0.01, y=0.995, ha="left", fontsize=13, fontweight="bold", color=INK)
     figure.legend(handles, labels, loc="upper right", ncols=len(labels), frameon=False, fontsize=9)
-    figure.tight_layout(rect=(0, 0, 1, 0.95))
+    figure.tight_layout(rect=(0, 0, 1, 0.97))
     return figure
 
 
@@ -80,7 +80,8 @@ def _draw(axis: Axes, item: PositionReliability) -> None:
         (item.before, BEFORE, "s", "before (T = 1)"),
         (item.after, AFTER, "o", "after"),
     ):
-        filled = reliability.weight > 0
+        # A bin with next to nothing in it says nothing and draws the eye.
+        filled = reliability.weight > max(4.0, 0.001 * reliability.weight.sum())
         if not filled.any():
             continue
         share = reliability.weight[filled] / reliability.weight.sum()
@@ -119,7 +120,7 @@ def _draw(axis: Axes, item: PositionReliability) -> None:
 
 
 def _band(axis: Axes, reliability: Reliability) -> None:
-    filled = reliability.n_eff > 0
+    filled = reliability.n_eff > max(4.0, 0.001 * float(reliability.n_eff.sum()))
     p, n = reliability.predicted[filled], reliability.n_eff[filled]
     order = np.argsort(p)
     half = 1.96 * np.sqrt(p * (1 - p) / np.maximum(n, 1.0))

@@ -9,6 +9,8 @@ from calibrator.service.publisher import Publisher
 from calibrator.service.refresh import Refresher, RefreshOutcome
 from calibrator.store import deployments
 from calibrator.store.errors import StoreError
+from calibrator.store.retention import Retention
+from calibrator.store.retention import apply as apply_retention
 from calibrator.store.store import Store
 from serving_adapter.ports import Clock, TransportError
 
@@ -16,6 +18,7 @@ log = logging.getLogger(__name__)
 
 RECONCILE_SECONDS = 2.0
 """How soon a parameter store that came back empty is filled again."""
+RETENTION_SECONDS = 3600.0
 
 
 class CalibratorLoop:
@@ -27,6 +30,8 @@ class CalibratorLoop:
         Time between two refreshes of a deployment.
     reconcile_seconds
         Time between two looks at the parameter store.
+    retention
+        How long the store keeps what; None deletes nothing.
     """
 
     def __init__(
@@ -38,6 +43,7 @@ class CalibratorLoop:
         *,
         refresh_seconds: float = 300.0,
         reconcile_seconds: float = RECONCILE_SECONDS,
+        retention: Retention | None = None,
     ) -> None:
         self._store = store
         self._publisher = publisher
@@ -45,7 +51,9 @@ class CalibratorLoop:
         self._clock = clock
         self._refresh_seconds = refresh_seconds
         self._reconcile_seconds = reconcile_seconds
+        self._retention = retention
         self._due: dict[str, float] = {}
+        self._clean_at = clock.monotonic()
         self.refreshes = 0
         self.failures = 0
 
@@ -76,7 +84,22 @@ class CalibratorLoop:
                     self.refreshes += 1
             except (StoreError, TransportError) as error:
                 self._failed(name, error)
+        self._clean()
         return outcomes
+
+    def _clean(self) -> None:
+        """Delete what is too old, once an hour; two services that do it at once delete the same rows."""
+        now = self._clock.monotonic()
+        if self._retention is None or now < self._clean_at:
+            return
+        self._clean_at = now + RETENTION_SECONDS
+        try:
+            deleted = apply_retention(self._store, self._clock.now(), self._retention)
+        except StoreError as error:
+            self._failed("retention", error)
+            return
+        if any(deleted.values()):
+            log.info("retention_done %s", " ".join(f"{name}={rows}" for name, rows in deleted.items()))
 
     def _failed(self, what: str, error: Exception) -> None:
         self.failures += 1

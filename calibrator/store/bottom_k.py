@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Table, delete, insert, select, update
+from sqlalchemy import Connection, Table, delete, select, update
 
+from calibrator.store.bulk import insert_columns
 from calibrator.store.upsert import insert_into
 
 Float = NDArray[np.float64]
@@ -57,7 +58,7 @@ def keep_smallest(
     state: Table,
     rows: Table,
     stratum: Stratum,
-    offered: Sequence[Mapping[str, Any]],
+    offered: Mapping[str, Sequence[Any]],
     seen: int,
     limit: int,
 ) -> Stratum:
@@ -72,25 +73,26 @@ def keep_smallest(
     stratum
         As read in this transaction.
     offered
-        Rows below the threshold, with their ``priority``; when more than ``limit + 1`` were to be
-        offered, the ``limit + 1`` smallest.
+        Columns of the rows below the threshold, ``priority`` among them; when more than ``limit + 1`` were
+        to be offered, the ``limit + 1`` smallest.
     seen
         Rows that the offer was chosen from.
     limit
         Rows to keep.
     """
     threshold, kept = stratum.threshold, stratum.kept
-    if offered:
-        connection.execute(insert(rows), [{**row, "stratum_id": stratum.id} for row in offered])
-        kept += len(offered)
+    count = len(offered["priority"])
+    if count:
+        insert_columns(connection, rows, {**offered, "stratum_id": [stratum.id] * count})
+        kept += count
     if kept > limit:
-        largest = connection.execute(
+        cut = connection.execute(
             select(rows.c.priority)
             .where(rows.c.stratum_id == stratum.id)
             .order_by(rows.c.priority.desc())
-            .limit(kept - limit)
-        ).scalars()
-        cut = min(largest)
+            .offset(kept - limit - 1)
+            .limit(1)
+        ).scalar_one()
         threshold = cut if threshold is None else min(threshold, cut)
         kept -= connection.execute(
             delete(rows).where(rows.c.stratum_id == stratum.id, rows.c.priority >= cut)

@@ -105,9 +105,9 @@ def offer(connection: Connection, stratum: Stratum, candidates: Candidates, seen
     if len(chosen) > limit + 1:
         chosen = chosen[np.argpartition(priority[chosen], limit)[: limit + 1]]
     chosen.sort()
-    rows = _as_rows(candidates, chosen, priority[chosen])
+    columns = _as_columns(candidates, chosen, priority[chosen])
     return bottom_k.keep_smallest(
-        connection, schema.sample_state, schema.sample_rows, stratum, rows, seen, limit
+        connection, schema.sample_state, schema.sample_rows, stratum, columns, seen, limit
     )
 
 
@@ -210,11 +210,13 @@ def _inclusion(threshold: Sequence[float | None], arrival: Float, half_life: Flo
     return included
 
 
-def _as_rows(candidates: Candidates, index: NDArray[np.int64], priority: Float) -> list[dict[str, Any]]:
+def _as_columns(
+    candidates: Candidates, index: NDArray[np.int64], priority: Float
+) -> dict[str, Sequence[Any]]:
     rounds = candidates.rounds.take(index)
     logits = _half_rows(rounds.logits)
     soft = rounds.accept_probability
-    columns: dict[str, Sequence[Any]] = {
+    return {
         "priority": priority.tolist(),
         "arrival": candidates.arrival[index].tolist(),
         "boot_id": candidates.boot_id[index].tolist(),
@@ -229,8 +231,6 @@ def _as_rows(candidates: Candidates, index: NDArray[np.int64], priority: Float) 
         "temperature": rounds.sampling.astype(np.float64).tolist(),
         **{name: getattr(rounds, name).tolist() for name in _COLUMNS},
     }
-    names = tuple(columns)
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _half_rows(values: NDArray[np.floating[Any]]) -> list[bytes]:

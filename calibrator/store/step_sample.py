@@ -73,9 +73,9 @@ def offer(
         if len(chosen) > limit + 1:
             chosen = chosen[np.argpartition(priority[chosen], limit)[: limit + 1]]
         chosen.sort()
-        rows = _as_rows(candidates, mine[chosen], priority[chosen])
+        columns = _as_columns(candidates, mine[chosen], priority[chosen])
         bottom_k.keep_smallest(
-            connection, schema.step_state, schema.step_rows, stratum, rows, len(mine), limit
+            connection, schema.step_state, schema.step_rows, stratum, columns, len(mine), limit
         )
 
 
@@ -118,9 +118,11 @@ def load(
     )
 
 
-def _as_rows(candidates: StepCandidates, index: NDArray[np.int64], priority: Float) -> list[dict[str, Any]]:
+def _as_columns(
+    candidates: StepCandidates, index: NDArray[np.int64], priority: Float
+) -> dict[str, Sequence[Any]]:
     steps = candidates.steps.take(index)
-    columns: dict[str, Sequence[Any]] = {
+    return {
         "priority": priority.tolist(),
         "arrival": candidates.arrival[index].tolist(),
         "boot_id": candidates.boot_id[index].tolist(),
@@ -128,5 +130,3 @@ def _as_rows(candidates: StepCandidates, index: NDArray[np.int64], priority: Flo
         "fingerprint": [candidates.fingerprint[i] for i in index.tolist()],
         **{name: getattr(steps, name).tolist() for name in STEP_COLUMNS},
     }
-    names = tuple(columns)
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]

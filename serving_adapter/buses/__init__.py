@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from serving_adapter.contract.events import DEAD_LETTER_TOPIC
 from serving_adapter.ports import AssignmentListener, EventSink, EventSource
 
 if TYPE_CHECKING:
+    from serving_adapter.buses.kafka import KafkaConnection
     from serving_adapter.settings import Settings
 
-PARTITIONS = 12
-"""Of the topic of verify events: the most collectors that can share the work of one cluster."""
-
-EVENT_HOURS = 24.0
 DEAD_LETTER_HOURS = 7 * 24.0
+"""Long enough to be looked at after a weekend."""
 
 
 def open_sink(settings: Settings) -> EventSink:
@@ -45,7 +42,7 @@ def open_dead_letters(settings: Settings) -> EventSink:
     A message that is too large for the topic is cut, with its size in the header ``truncated-from``: a
     dead letter is never refused for its size.
     """
-    topic = settings.kafka_dead_letter_topic or DEAD_LETTER_TOPIC
+    topic = settings.kafka_dead_letter_topic
     if settings.kafka_bootstrap:
         from serving_adapter.buses.kafka import KafkaSink
 
@@ -57,13 +54,7 @@ def open_dead_letters(settings: Settings) -> EventSink:
     )
 
 
-def ensure_topics(
-    settings: Settings,
-    *,
-    partitions: int = PARTITIONS,
-    event_hours: float = EVENT_HOURS,
-    dead_letter_hours: float = DEAD_LETTER_HOURS,
-) -> list[str]:
+def ensure_topics(settings: Settings) -> list[str]:
     """Make the topics that do not exist yet; returns their names. The embedded bus makes its own.
 
     Raises
@@ -75,22 +66,37 @@ def ensure_topics(
         return []
     from serving_adapter.buses.kafka import TopicPlan, create_topics
 
-    dead_letters = settings.kafka_dead_letter_topic or DEAD_LETTER_TOPIC
+    hour = 3_600_000
     return create_topics(
         _connection(settings),
         [
-            TopicPlan(settings.kafka_topic, partitions, int(event_hours * 3_600_000)),
-            TopicPlan(dead_letters, 1, int(dead_letter_hours * 3_600_000)),
+            TopicPlan(
+                settings.kafka_topic, settings.kafka_partitions, int(settings.kafka_retention_hours * hour)
+            ),
+            TopicPlan(settings.kafka_dead_letter_topic, 1, int(DEAD_LETTER_HOURS * hour)),
         ],
     )
 
 
-def _connection(settings: Settings) -> Any:
+def describe_topics(settings: Settings) -> dict[str, int]:
+    """Partitions of the topics of the settings, 0 for one that does not exist.
+
+    Raises
+    ------
+    TransportError
+        The cluster cannot be reached, or does not show us its topics.
+    """
+    from serving_adapter.buses.kafka import count_partitions
+
+    return count_partitions(_connection(settings), [settings.kafka_topic, settings.kafka_dead_letter_topic])
+
+
+def _connection(settings: Settings) -> KafkaConnection:
     from serving_adapter.buses.kafka import KafkaConnection
 
     return KafkaConnection(
         bootstrap=settings.kafka_bootstrap,
-        security_protocol=settings.kafka_security_protocol or "PLAINTEXT",
+        security_protocol=settings.kafka_security_protocol,
         sasl_mechanism=settings.kafka_sasl_mechanism,
         username=settings.kafka_username,
         password=settings.kafka_password,

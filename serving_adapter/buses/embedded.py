@@ -13,17 +13,16 @@ from __future__ import annotations
 import fcntl
 import logging
 import sqlite3
-import threading
 import time
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 from urllib.parse import quote
 
 import msgspec
 
+from serving_adapter.buses.bus_file import BusFile
 from serving_adapter.buses.limits import MAX_BUS_MESSAGE_BYTES, cut_to_size, message_bytes
 from serving_adapter.clock import SystemClock
 from serving_adapter.ports import (
@@ -44,109 +43,8 @@ KEPT_SECONDS = 24 * 3600.0
 KEPT_MESSAGES = 50_000
 """Per partition. At about 20 flushes a second and replica this is 40 minutes of one busy replica."""
 
-BUSY_SECONDS = 5.0
-"""How long a writer waits for another one before it gives up."""
-
 _LOOK_SECONDS = 0.02  # SQLite cannot wake a reader: this is how often an idle one looks again
 _TRIM_EVERY = 64  # publishes between two looks at retention
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS topics (
-    topic TEXT PRIMARY KEY,
-    partitions INTEGER NOT NULL
-);
-CREATE TABLE IF NOT EXISTS ends (
-    topic TEXT NOT NULL,
-    partition INTEGER NOT NULL,
-    next_offset INTEGER NOT NULL,
-    PRIMARY KEY (topic, partition)
-);
-CREATE TABLE IF NOT EXISTS messages (
-    topic TEXT NOT NULL,
-    partition INTEGER NOT NULL,
-    position INTEGER NOT NULL,
-    key BLOB NOT NULL,
-    value BLOB NOT NULL,
-    headers BLOB NOT NULL,
-    taken_at REAL NOT NULL,
-    PRIMARY KEY (topic, partition, position)
-);
-CREATE TABLE IF NOT EXISTS commits (
-    consumers TEXT NOT NULL,
-    topic TEXT NOT NULL,
-    partition INTEGER NOT NULL,
-    position INTEGER NOT NULL,
-    PRIMARY KEY (consumers, topic, partition)
-);
-"""
-
-
-class _Database:
-    """One connection to the file, shared by the threads of this process."""
-
-    def __init__(self, path: Path | str, topic: str, partitions: int) -> None:
-        self.path = Path(path)
-        self.topic = topic
-        self._lock = threading.Lock()
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._connection = sqlite3.connect(
-                self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-            )
-        except (OSError, sqlite3.Error) as error:
-            raise TransportError(f"bus {self.path}: {error}") from error
-        with self.run() as connection:
-            # Normal: the death of every process loses nothing, that of the machine may lose the last moment.
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = NORMAL")
-            known = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'commits'").fetchone()
-        if known is None:
-            with self.transaction() as connection:
-                for statement in filter(str.strip, _SCHEMA.split(";")):
-                    connection.execute(statement)
-        self.partitions = self._partitions(partitions)
-
-    @contextmanager
-    def run(self) -> Iterator[sqlite3.Connection]:
-        """The connection, alone, with SQLite's errors as the port's."""
-        with self._lock:
-            try:
-                yield self._connection
-            except sqlite3.Error as error:
-                raise TransportError(f"bus {self.path}: {error}") from error
-
-    @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """One write transaction: all of it or nothing."""
-        with self.run() as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-
-    def _partitions(self, wanted: int) -> int:
-        """How many partitions the topic has; whoever comes first decides."""
-        select = "SELECT partitions FROM topics WHERE topic = ?"
-        with self.run() as connection:
-            row = connection.execute(select, (self.topic,)).fetchone()
-        if row is None:
-            with self.transaction() as connection:
-                connection.execute("INSERT OR IGNORE INTO topics VALUES (?, ?)", (self.topic, wanted))
-                connection.executemany(
-                    "INSERT OR IGNORE INTO ends SELECT ?, ?, 0 WHERE ? < "
-                    "(SELECT partitions FROM topics WHERE topic = ?)",
-                    [(self.topic, p, p, self.topic) for p in range(wanted)],
-                )
-                row = connection.execute(select, (self.topic,)).fetchone()
-        return int(row[0])
-
-    def close(self) -> None:
-        with self._lock:
-            self._connection.close()
 
 
 class EmbeddedSink:
@@ -176,7 +74,7 @@ class EmbeddedSink:
         truncate: bool = False,
         clock: Clock | None = None,
     ) -> None:
-        self._database = _Database(path, topic, partitions)
+        self._database = BusFile(path, topic, partitions)
         self._kept_messages = kept_messages
         self._kept_seconds = kept_seconds
         self._max_message_bytes = max_message_bytes
@@ -283,7 +181,7 @@ class EmbeddedSource:
         group: str = "dspark",
         partitions: int = PARTITIONS,
     ) -> None:
-        self._database = _Database(path, topic, partitions)
+        self._database = BusFile(path, topic, partitions)
         self._listener = listener
         self._group = group
         self._lock_path = Path(f"{path}.{quote(f'{group}.{topic}', safe='')}.lock")

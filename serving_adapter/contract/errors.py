@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import reprlib
+
 _SHOWN = 80
+
+# Hostile values (a million characters, a thousand brackets) are shown without being written out first.
+_short = reprlib.Repr()
+_short.maxlevel = 3
+_short.maxstring = _short.maxother = _SHOWN
 
 
 class ContractError(ValueError):
@@ -19,10 +26,17 @@ class ContractError(ValueError):
     """
 
     def __init__(self, field: str, value: object, expected: str) -> None:
-        shown = repr(value)
-        if len(shown) > _SHOWN:
-            shown = shown[: _SHOWN - 3] + "..."
-        super().__init__(f"{field}: got {shown}, expected {expected}")
+        super().__init__(f"{field}: got {_show(value)}, expected {expected}")
         self.field = field
         self.value = value
         self.expected = expected
+
+
+def _show(value: object) -> str:
+    if isinstance(value, bytes | str):
+        value = value[: _SHOWN + 1]
+    try:
+        shown = _short.repr(value) if isinstance(value, list | dict) else repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits
+        return f"a very large {type(value).__name__}"
+    return shown if len(shown) <= _SHOWN else shown[: _SHOWN - 3] + "..."

@@ -23,6 +23,9 @@ DEAD_LETTER_TOPIC = "dspark.verify.dead-letter"
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 """A flush is about 64 KiB; whatever is larger than this is not one of ours and is not decoded."""
 
+COUNT_BITS = 53
+"""Row numbers and counts stay below ``2**53``: exact in the JSON of every language, and their sums in SQL."""
+
 # Sent as one value when every row has the same one: most flushes of one replica do, and a round then
 # takes about 30 bytes.
 _OFTEN_CONSTANT = ("explore", "version", "segment", "sampling", "draft_stop")
@@ -57,16 +60,14 @@ class VerifyBatch:
         if not isinstance(self.fingerprint, str) or len(self.fingerprint) > 128:
             raise ContractError("fingerprint", self.fingerprint, "at most 128 characters")
         for name in ("sequence", "lost", "emitted_at", "steps_sequence", "steps_lost"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
-                raise ContractError(name, value, "a whole number in [0, 2**63)")
+            _count(name, getattr(self, name), 63)
         if (
             not isinstance(self.gamma, int)
             or isinstance(self.gamma, bool)
             or not 1 <= self.gamma <= MAX_GAMMA
         ):
             raise ContractError("gamma", self.gamma, f"1 to {MAX_GAMMA} draft positions")
-        if not isinstance(self.share, int | float) or not 0 < self.share <= 1:
+        if not isinstance(self.share, int | float) or isinstance(self.share, bool) or not 0 < self.share <= 1:
             raise ContractError("share", self.share, "in (0, 1]")
         if self.rounds is not None and self.rounds.gamma != self.gamma:
             raise ContractError("logits", f"{self.rounds.gamma} positions", f"gamma = {self.gamma}")
@@ -147,16 +148,15 @@ def peek_rows(payload: bytes, content_type: str) -> tuple[str, str, str, int, in
         envelope = (raw["deployment"], raw["replica"], raw["boot"])
         for name, value in zip(("deployment", "replica", "boot"), envelope, strict=True):
             _text(name, value)
-        accepted = raw["rounds"]["accepted"]
-        sequence = raw["sequence"]
-        if (
-            not isinstance(sequence, int)
-            or not 0 <= sequence < 2**62
-            or not isinstance(accepted, bytes | list)
-        ):
+        rounds, sequence = raw["rounds"], raw["sequence"]
+        column = rounds["accepted"]
+        if not isinstance(column, bytes | list):  # one number for all rows
+            column = rounds["logits"] if not packed else rounds["logits"][:: 2 * raw["gamma"]]
+        countable = isinstance(column, bytes | list)
+        if not countable or not isinstance(sequence, int) or not 0 <= sequence < 2**COUNT_BITS:
             return None
-        return (*envelope, sequence, len(accepted))
-    except (msgspec.DecodeError, ContractError, KeyError, TypeError, RecursionError, UnicodeDecodeError):
+        return (*envelope, sequence, len(column))
+    except (msgspec.DecodeError, KeyError, TypeError, ValueError, RecursionError):
         return None
 
 
@@ -182,7 +182,13 @@ def _envelope(batch: VerifyBatch, rounds: dict[str, Any], steps: dict[str, Any])
 
 def _sent_columns(rounds: Rounds) -> dict[str, Any]:
     """Columns worth sending: one value where all rows agree, nothing where the default says the same."""
-    sent: dict[str, Any] = {"logits": np.ascontiguousarray(rounds.logits, dtype="<f2")}
+    with np.errstate(over="ignore"):
+        logits = np.ascontiguousarray(rounds.logits, dtype="<f2")
+    if not np.isfinite(logits).all():
+        row, position = (int(i) for i in np.argwhere(~np.isfinite(logits))[0])
+        value = float(rounds.logits[row, position])
+        raise ContractError(f"logits: row {row}, position {position + 1}", value, "at most 65504 in size")
+    sent: dict[str, Any] = {"logits": logits}
     for name, wire in ROUND_COLUMNS.items():
         if name == "resolved" and np.array_equal(rounds.resolved, rounds.verified):
             continue
@@ -204,6 +210,13 @@ def _from_raw(raw: dict[str, Any], *, packed: bool) -> VerifyBatch:
     for name in ("deployment", "replica", "boot", "sequence", "emitted_at", "gamma"):
         if name not in raw:
             raise ContractError(name, None, "present in the envelope")
+    # Stricter than what we send: NUL stops PostgreSQL, and sums of larger numbers its integers.
+    for name in ("deployment", "replica", "boot", "fingerprint"):
+        text = raw.get(name, "")
+        if isinstance(text, str) and not text.isprintable():
+            raise ContractError(name, text, "printable characters")
+    for name in ("sequence", "lost", "steps_sequence", "steps_lost"):
+        _count(name, raw.get(name, 0), COUNT_BITS)
     gamma = raw["gamma"]
     if not isinstance(gamma, int) or isinstance(gamma, bool) or not 1 <= gamma <= MAX_GAMMA:
         raise ContractError("gamma", gamma, f"1 to {MAX_GAMMA} draft positions")
@@ -286,13 +299,17 @@ def _matrix(name: str, value: Any, gamma: int, *, packed: bool) -> NDArray[Any]:
         return flat.reshape(-1, gamma)
     if not isinstance(value, list):
         raise ContractError(name, value, "a list of rows")
+    allowed = (int, float, type(None)) if name == "accept_probability" else (int, float)
     for row, entries in enumerate(value):
         if not isinstance(entries, list) or len(entries) != gamma:
             raise ContractError(f"{name}: row {row}", entries, f"a list of gamma = {gamma} numbers")
+        for position, entry in enumerate(entries, start=1):
+            if not isinstance(entry, allowed) or isinstance(entry, bool):
+                raise ContractError(f"{name}: row {row}, position {position}", entry, "a number")
     try:
         return np.asarray(value, dtype=np.float64).reshape(-1, gamma)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ContractError(name, "a value that is no number", f"rows of gamma = {gamma} numbers") from error
+    except OverflowError as error:
+        raise ContractError(name, "a very large int", f"rows of gamma = {gamma} numbers") from error
 
 
 def _unpack(name: str, value: Any, wire: str) -> NDArray[Any]:
@@ -307,3 +324,8 @@ def _unpack(name: str, value: Any, wire: str) -> NDArray[Any]:
 def _text(name: str, value: Any) -> None:
     if not isinstance(value, str) or not 1 <= len(value) <= 128 or any(ord(c) < 32 for c in value):
         raise ContractError(name, value, "1 to 128 printable characters")
+
+
+def _count(name: str, value: Any, bits: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**bits:
+        raise ContractError(name, value, f"a whole number in [0, 2**{bits})")

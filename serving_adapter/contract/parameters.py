@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import math
+import re
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 import msgspec
@@ -20,6 +22,9 @@ MAX_OFFSET = 30.0
 
 Form = Literal["temperature", "affine"]
 FORMS: tuple[Form, ...] = ("temperature", "affine")
+
+
+COST_STATUSES = ("measured", "extrapolated", "flat", "unsupported", "stale")
 
 
 class CostCurve(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -42,8 +47,9 @@ class CostCurve(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             )
         if any(b <= a for a, b in zip(self.batch_tokens, self.batch_tokens[1:], strict=False)):
             raise ContractError("cost.batch_tokens", self.batch_tokens, "strictly increasing sizes")
-        if self.batch_tokens[0] < 1:
-            raise ContractError("cost.batch_tokens", self.batch_tokens[0], "at least 1")
+        for size in (self.batch_tokens[0], self.batch_tokens[-1]):
+            if not 1 <= size < 2**32:
+                raise ContractError("cost.batch_tokens", size, "in [1, 2**32)")
         for value in self.seconds:
             if not (math.isfinite(value) and value > 0):
                 raise ContractError("cost.seconds", value, "a positive finite number of seconds")
@@ -53,6 +59,12 @@ class CostCurve(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             given = getattr(self, name)
             if given and len(given) != len(self.batch_tokens):
                 raise ContractError(f"cost.{name}", f"{len(given)} values", "one per size")
+        for status in self.status:
+            if status not in COST_STATUSES:
+                raise ContractError("cost.status", status, f"one of {', '.join(COST_STATUSES)}")
+        for value in self.sps:
+            if not (math.isfinite(value) and value > 0):
+                raise ContractError("cost.sps", value, "a positive finite number of steps per second")
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -98,8 +110,9 @@ class ParameterDocument(msgspec.Struct, frozen=True, kw_only=True):
             raise ContractError("schema", self.schema, SCHEMA)
         if not 1 <= len(self.deployment) <= 128 or any(ord(c) < 33 or c in "{}" for c in self.deployment):
             raise ContractError("deployment", self.deployment, "1 to 128 printable characters, no braces")
-        if len(self.fingerprint) > 128:
-            raise ContractError("fingerprint", self.fingerprint, "at most 128 characters")
+        if len(self.fingerprint) > 128 or any(ord(c) < 32 for c in self.fingerprint):
+            raise ContractError("fingerprint", self.fingerprint, "at most 128 printable characters")
+        _check_time(self.created_at)
         if not 1 <= self.gamma <= MAX_GAMMA:
             raise ContractError("gamma", self.gamma, f"1 to {MAX_GAMMA} draft positions")
         if not 1 <= self.version < 2**32:
@@ -172,19 +185,54 @@ def decode_document(payload: bytes, key: bytes | None = None) -> ParameterDocume
     except ContractError:
         raise
     except msgspec.ValidationError as error:
-        cause = error.__cause__
-        if isinstance(cause, ContractError):
-            raise cause from None
-        raise ContractError("document", payload[:40], f"a parameter document ({error})") from error
+        if isinstance(error.__cause__, ContractError):
+            raise error.__cause__ from None
+        raise _as_contract_error(error, payload) from error
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise ContractError("document", payload[:40], f"JSON ({error})") from error
     body = canonical(document)
-    if not hmac.compare_digest(hashlib.sha256(body).hexdigest(), document.digest):
+    # As bytes: compare_digest raises TypeError for text outside ASCII.
+    if not hmac.compare_digest(hashlib.sha256(body).hexdigest().encode(), document.digest.encode()):
         raise ContractError("digest", document.digest, "the SHA-256 of the canonical document")
     if key is not None:
         expected = hmac.new(key, body, hashlib.sha256).hexdigest()
         if not document.signature:
             raise ContractError("signature", "", "a signature, since a key is configured")
-        if not hmac.compare_digest(expected, document.signature):
+        if not hmac.compare_digest(expected.encode(), document.signature.encode()):
             raise ContractError("signature", document.signature, "a signature by the configured key")
     return document
+
+
+def _check_time(value: str) -> None:
+    try:
+        offset = datetime.fromisoformat(value).utcoffset()
+    except ValueError:
+        offset = None
+    if offset != timedelta(0):
+        raise ContractError("created_at", value, "a time in UTC such as 2026-11-29T10:00:00Z")
+
+
+def _as_contract_error(error: msgspec.ValidationError, payload: bytes) -> ContractError:
+    """Name the field where msgspec found the wrong type, and the value that it found there.
+
+    msgspec's messages end in a path: "Expected `int`, got `str` - at `$.cost.batch_tokens[2]`".
+    """
+    complaint, _, path = str(error).partition(" - at `$")
+    steps = re.findall(r"[^.\[\]`]+", path)
+    missing = re.fullmatch(r"Object missing required field `(.*)`", complaint)
+    if missing is not None:
+        return ContractError(".".join([*steps, missing[1]]), None, "present")
+    field = re.sub(r"^\.|`$", "", path) or "document"
+    try:
+        value = msgspec.json.decode(payload)
+        for step in steps:
+            value = value[int(step)] if isinstance(value, list) else value[step]
+    except (msgspec.DecodeError, LookupError, TypeError, ValueError, RecursionError):
+        value = payload[:40]
+    if complaint.startswith("Invalid enum value"):
+        expected = "one of the words that docs/contracts.md lists"
+    elif "out of range" in complaint:
+        expected = "a number of ordinary size"
+    else:
+        expected = complaint.replace("Expected ", "", 1).partition(", got ")[0].replace("`", "")
+    return ContractError(field, value, expected)

@@ -76,16 +76,15 @@ class Steps:
             if wrong.any():
                 row = int(np.argmax(wrong))
                 raise ContractError(f"steps.{name}: row {row}", array[row].item(), "a finite number >= 0")
-            if np.dtype(wire).kind == "u" and count and array.max() > 2**32 - 1:
-                row = int(np.argmax(array))
-                raise ContractError(f"steps.{name}: row {row}", array[row].item(), "at most 2**32 - 1")
+            if array.dtype != wire and count:
+                _check_narrowing(name, array, whole=np.dtype(wire).kind == "u")
             arrays[name] = array.astype(wire)
         return cls(**arrays)
 
     @classmethod
     def empty(cls) -> Self:
         """No steps at all."""
-        return cls.build(step_seconds=np.zeros(0, dtype=np.float32))
+        return cls(**{name: np.zeros(0, dtype=wire) for name, wire in STEP_COLUMNS.items()})
 
     def __len__(self) -> int:
         return int(self.step_seconds.shape[0])
@@ -99,3 +98,17 @@ class Steps:
     def concatenate(cls, parts: Sequence[Steps]) -> Steps:
         """Append the steps of several batches in order."""
         return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in STEP_COLUMNS})
+
+
+def _check_narrowing(name: str, array: NDArray[Any], *, whole: bool) -> None:
+    """Refuse what the 32 bits of the wire cannot hold."""
+    values = array.astype(np.float64)
+    large = values > (2**32 - 1 if whole else float(np.finfo(np.float32).max))
+    if large.any():
+        row = int(np.argmax(large))
+        limit = "at most 2**32 - 1" if whole else "a number that fits 32 bits"
+        raise ContractError(f"steps.{name}: row {row}", array[row].item(), limit)
+    broken = values != np.floor(values)
+    if whole and broken.any():
+        row = int(np.argmax(broken))
+        raise ContractError(f"steps.{name}: row {row}", array[row].item(), "a whole number")

@@ -20,8 +20,9 @@ from serving_adapter.contract import ParameterDocument
 from serving_adapter.contract.parameters import encode_document
 from serving_adapter.parameter_stores import scripts
 from serving_adapter.parameter_stores.subscription import Subscription
-from serving_adapter.parameter_stores.urls import connect, masked
+from serving_adapter.parameter_stores.urls import connect
 from serving_adapter.ports import ReplicaReport, TransportError, VersionConflictError
+from serving_adapter.settings import mask_url
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ class RedisParameterStore:
 
     def __init__(self, url: str, ca_file: str = "") -> None:
         self._url = url
-        self._name = masked(url)
+        self._name = mask_url(url)
         self._ca_file = ca_file
         self._lock = threading.Lock()
         self._connected: Redis | RedisCluster | None = None

@@ -27,6 +27,8 @@ from redis.cluster import ClusterNode
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
+from serving_adapter.settings import mask_url
+
 CONNECT_SECONDS = 3.0
 ANSWER_SECONDS = 5.0
 CHECK_SECONDS = 15
@@ -37,12 +39,6 @@ _SCHEME = re.compile(r"^(redis|rediss)\+(sentinel|cluster)://", re.IGNORECASE)
 _untyped_node: Any = ClusterNode
 _untyped_sentinel: Any = Sentinel
 _PORTS = {"sentinel": 26379, "cluster": 6379}
-
-
-def masked(url: str) -> str:
-    """Return the URL without its passwords, for messages and logs."""
-    hidden = re.sub(r"(://[^/@]*?):[^@/]*@", r"\1:***@", url)
-    return re.sub(r"(password=)[^&]*", r"\1***", hidden)
 
 
 def connect(url: str, ca_file: str = "") -> Redis | RedisCluster:
@@ -73,7 +69,7 @@ def connect(url: str, ca_file: str = "") -> Redis | RedisCluster:
         try:
             return Redis.from_url(url, health_check_interval=CHECK_SECONDS, **options)
         except ValueError as error:
-            raise ValueError(f"redis_url: got {masked(url)}, expected {error}") from None
+            raise ValueError(f"redis_url: got {mask_url(url)}, expected {error}") from None
     parts = _split(url, _PORTS[kind[2].lower()])
     options |= {"username": parts.username, "password": parts.password}
     if kind[1].lower() == "rediss":
@@ -88,7 +84,7 @@ def connect(url: str, ca_file: str = "") -> Redis | RedisCluster:
         return RedisCluster(startup_nodes=nodes, health_check_interval=CHECK_SECONDS, **options)
     service, _, database = parts.path.partition("/")
     if not service or (database and not database.isdigit()):
-        raise ValueError(f"redis_url: got {masked(url)}, expected /service or /service/database at the end")
+        raise ValueError(f"redis_url: got {mask_url(url)}, expected /service or /service/database at the end")
     sentinel = _untyped_sentinel(
         parts.hosts,
         sentinel_kwargs={
@@ -122,10 +118,10 @@ def _split(url: str, default_port: int) -> _Parts:
     for address in filter(None, addresses.split(",")):
         found = re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^:\[\]]+)(?::(\d{1,5}))?", address.strip())
         if found is None:
-            raise ValueError(f"redis_url: got {masked(url)}, expected host:port, not {address!r}")
+            raise ValueError(f"redis_url: got {mask_url(url)}, expected host:port, not {address!r}")
         hosts.append((found[1].strip("[]"), int(found[2] or default_port)))
     if not hosts:
-        raise ValueError(f"redis_url: got {masked(url)}, expected at least one host:port")
+        raise ValueError(f"redis_url: got {mask_url(url)}, expected at least one host:port")
     return _Parts(
         hosts=hosts,
         username=unquote(username) or None,

@@ -133,8 +133,9 @@ class KafkaSink:
                 # Not flush(): its timeout starts anew with every batch.
                 future.get(timeout=max(0.0, deadline - time.monotonic()))
             except (errors.KafkaError, RuntimeError) as error:
-                if not isinstance(error, _TOO_LARGE):
-                    self._discard()
+                # Also when it was too large: the sequence number it took leaves a gap that the broker
+                # refuses ever after.
+                self._discard()
                 return count, error
         if failure is not None and not isinstance(failure, _TOO_LARGE):
             self._discard()

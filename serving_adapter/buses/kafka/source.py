@@ -94,6 +94,7 @@ class KafkaSource:
             records = self._rebalance.run(
                 lambda: consumer.poll(timeout_ms=int(timeout * 1000), max_records=max_messages)
             )
+            _finish_joining(consumer)
             if records:
                 self._last_answer = time.monotonic()
             else:
@@ -247,6 +248,17 @@ class KafkaSource:
         deadline = time.monotonic() + _ASK_MS / 1000
         while self._told is not None and not self._told.is_done and time.monotonic() < deadline:
             time.sleep(0.005)
+
+
+def _finish_joining(consumer: KafkaConsumer) -> None:
+    """See that a join which the poll's timeout has interrupted goes on in the next poll.
+
+    kafka-python 3.0.12 may take such a join for done when new topic metadata had caused it: it then never
+    looks at the assignment, sends no heartbeats, and waits for messages forever.
+    """
+    coordinator = consumer._coordinator
+    if coordinator.rejoining:
+        coordinator.request_rejoin()
 
 
 def _messages(records: dict[Any, list[Any]]) -> Iterable[Message]:

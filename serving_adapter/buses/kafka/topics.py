@@ -55,3 +55,23 @@ def create_topics(connection: KafkaConnection, plans: Sequence[TopicPlan]) -> li
     finally:
         admin.close()
     return created
+
+
+def count_partitions(connection: KafkaConnection, topics: Sequence[str]) -> dict[str, int]:
+    """Partitions of each topic, 0 for one that does not exist.
+
+    Raises
+    ------
+    TransportError
+        The cluster cannot be reached, or does not show us its topics.
+    """
+    admin = connection.open(KafkaAdminClient, request_timeout_ms=15_000)
+    try:
+        existing = {topic for topic in admin.list_topics() if topic in topics}
+        described = admin.describe_topics(sorted(existing)) if existing else []
+    except (errors.KafkaError, RuntimeError) as error:
+        raise connection.trouble(error, "looking at topics") from error
+    finally:
+        admin.close()
+    found = {topic["name"]: len(topic["partitions"]) for topic in described}
+    return {topic: found.get(topic, 0) for topic in topics}

@@ -29,7 +29,8 @@ class AdapterFace(Protocol):
 
     gamma: int
 
-    def observe(self, logits: ArrayLike, accepted: ArrayLike, *, request: ArrayLike, **columns: Any) -> None:
+    @property
+    def observe(self) -> Callable[..., None]:
         """Write the rounds of one step, and its step row."""
         ...
 

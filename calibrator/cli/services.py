@@ -1,0 +1,234 @@
+"""The long-running commands: ``sidecar``, ``collect``, ``serve``; and ``migrate``."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from calibrator.cli import output
+from calibrator.cli.evaluate import AsJson
+from calibrator.core.candidate import ProposalOptions
+from calibrator.service.loop import CalibratorLoop
+from calibrator.service.publisher import Publisher
+from calibrator.service.refresh import Refresher
+from calibrator.store import Store, retention
+from collectors.collector import Collector
+from collectors.options import PipelineOptions
+from collectors.pipeline import IngestPipeline
+from serving_adapter import sidecar as pod
+from serving_adapter.buses import ensure_topics, open_dead_letters, open_source
+from serving_adapter.clock import SystemClock
+from serving_adapter.parameter_stores import open_parameter_store
+from serving_adapter.settings import Settings, load_settings
+
+DeploymentOption = Annotated[
+    str | None, typer.Option(help="Name of the deployment (DSPARK_DEPLOYMENT).", show_default=False)
+]
+DatabaseOption = Annotated[
+    str | None, typer.Option(help="SQLAlchemy URL of the store (DSPARK_DATABASE_URL).", show_default=False)
+]
+KafkaOption = Annotated[
+    str | None,
+    typer.Option(help="Kafka brokers, host:port with commas (DSPARK_KAFKA_BOOTSTRAP).", show_default=False),
+]
+RedisOption = Annotated[
+    str | None, typer.Option(help="URL of the parameter store (DSPARK_REDIS_URL).", show_default=False)
+]
+
+
+def sidecar(
+    deployment: DeploymentOption = None,
+    replica: Annotated[
+        str | None, typer.Option(help="Name of this replica (DSPARK_REPLICA).", show_default=False)
+    ] = None,
+    ring: Annotated[
+        str | None, typer.Option(help="Shared memory of the engine (DSPARK_RING).", show_default=False)
+    ] = None,
+    kafka_bootstrap: KafkaOption = None,
+    redis_url: RedisOption = None,
+) -> int:
+    """Run a pod's two loops: ring to bus, parameter store to mirror. SIGTERM drains within 10 s.
+
+    A pod without the control plane installed runs the same as `python -m serving_adapter.sidecar`. Every
+    other option is an environment variable, see `dspark-calibrator doctor --options`.
+
+    Examples:
+
+      dspark-calibrator sidecar --deployment chat --ring dspark --kafka-bootstrap broker:9092
+    """
+    given = {
+        "--deployment": deployment,
+        "--replica": replica,
+        "--ring": ring,
+        "--kafka-bootstrap": kafka_bootstrap,
+        "--redis-url": redis_url,
+    }
+    return pod.main([part for name, value in given.items() if value is not None for part in (name, value)])
+
+
+def collect(
+    database_url: DatabaseOption = None,
+    kafka_bootstrap: KafkaOption = None,
+) -> int:
+    """Fold verify events into the store, each row exactly once. SIGTERM finishes and hands over.
+
+    Any number of collectors share the partitions of the topic.
+
+    Examples:
+
+      DSPARK_KAFKA_BOOTSTRAP=broker:9092 dspark-calibrator collect --database-url postgresql://db/dspark
+    """
+    settings = load_settings({"database_url": database_url, "kafka_bootstrap": kafka_bootstrap})
+    configure_logging(settings)
+    clock = SystemClock()
+    with _store(settings) as store, stop_on_signal() as stop:
+        ensure_topics(settings)
+        dead_letters = open_dead_letters(settings)
+        pipeline = IngestPipeline(store, dead_letters, clock, pipeline_options(settings))
+        collector = Collector(
+            pipeline, settings.kafka_topic, lambda listener: open_source(settings, listener), clock
+        )
+        collector.run(stop)
+        with contextlib.suppress(Exception):
+            dead_letters.close()
+    logging.getLogger(__name__).info("collector_stopped %s", collector.statistics)
+    return 0
+
+
+def serve(
+    database_url: DatabaseOption = None,
+    redis_url: RedisOption = None,
+) -> int:
+    """Run the calibrator: refresh every deployment on its interval, keep parameter store and SQL in step.
+
+    Two of them started by mistake do not refresh twice: a database lease decides.
+
+    Examples:
+
+      dspark-calibrator serve --database-url postgresql://db/dspark --redis-url redis://cache:6379/0
+    """
+    settings = load_settings({"database_url": database_url, "redis_url": redis_url})
+    configure_logging(settings)
+    clock = SystemClock()
+    with (
+        _store(settings) as store,
+        contextlib.closing(open_parameter_store(settings)) as parameter_store,
+        stop_on_signal() as stop,
+    ):
+        publisher = Publisher(store, parameter_store, clock, settings.signing_key_bytes)
+        refresher = Refresher(
+            store,
+            parameter_store,
+            publisher,
+            clock,
+            proposal_options(settings),
+            explore=settings.explore,
+            half_life_seconds=settings.half_life_seconds,
+        )
+        loop = CalibratorLoop(
+            store, publisher, refresher, clock, refresh_seconds=settings.refresh_seconds,
+            retention=retention_rules(settings),
+        )  # fmt: skip
+        loop.run(stop)
+    logging.getLogger(__name__).info(
+        "calibrator_stopped refreshes=%d failures=%d", loop.refreshes, loop.failures
+    )
+    return 0
+
+
+def migrate(
+    revision: Annotated[str, typer.Argument(help="Revision to go to.")] = "head",
+    downgrade: Annotated[
+        bool, typer.Option("--downgrade", help="Go back to the revision (drops what came later).")
+    ] = False,
+    database_url: DatabaseOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Bring the store's tables to a revision.
+
+    Examples:
+
+      dspark-calibrator migrate
+
+      dspark-calibrator migrate --downgrade base
+    """
+    settings = load_settings({"database_url": database_url})
+    store = Store(settings.database_url)
+    try:
+        before = store.revision()
+        if downgrade:
+            store.downgrade(revision)
+        else:
+            store.migrate(revision)
+        after = store.revision()
+    finally:
+        store.close()
+    if as_json:
+        output.print_json({"before": before, "after": after})
+    else:
+        output.out.print(f"{before or 'empty'} -> {after or 'empty'}", markup=False)
+
+
+def pipeline_options(settings: Settings) -> PipelineOptions:
+    """Options of the ingest pipeline from the one settings object."""
+    return PipelineOptions(
+        window_seconds=int(settings.window_seconds),
+        half_life_seconds=settings.half_life_seconds,
+        sample_rows=settings.sample_rows,
+        group=settings.kafka_group,
+    )
+
+
+def proposal_options(settings: Settings) -> ProposalOptions:
+    """Options of a refresh from the one settings object."""
+    return ProposalOptions(form=settings.form, bins=settings.bins, max_log_step=settings.max_step)
+
+
+def retention_rules(settings: Settings) -> retention.Retention:
+    """How long the store keeps what."""
+    return retention.Retention(window_days=settings.retention_days)
+
+
+def configure_logging(settings: Settings) -> None:
+    """Log to stderr, one event a line, times in UTC."""
+    handler = logging.StreamHandler(sys.stderr)
+    formatter = logging.Formatter("%(asctime)sZ %(levelname)s %(name)s %(message)s")
+    formatter.converter = time.gmtime
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
+    # The Kafka client tells every reconnect at warning; its errors reach us as exceptions anyway.
+    logging.getLogger("kafka").setLevel(logging.ERROR)
+
+
+@contextlib.contextmanager
+def stop_on_signal() -> Iterator[threading.Event]:
+    """Give an event that SIGTERM and SIGINT set."""
+    stop = threading.Event()
+
+    def end(_number: int, _frame: Any) -> None:
+        stop.set()
+
+    previous = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _store(settings: Settings) -> Iterator[Store]:
+    store = Store(settings.database_url)
+    try:
+        store.migrate()
+        yield store
+    finally:
+        store.close()

@@ -1,0 +1,228 @@
+"""The figure of record on truncated traffic: doubly robust, from every drafted row.
+
+An inverse-propensity estimate uses explored rows only for what was trimmed: at an exploration of 1 %, one row
+in a hundred. But a trimmed row says a lot: its logits are known, and so is whether its verified part
+survived. The residual form replaces the label of a trimmed position by what the row leads to expect, and
+corrects that on explored rows by what came true, ``m + (A - m) / e``. It is unbiased if the propensities are
+right, whatever ``m`` is; it has a small error if ``m`` is right, whatever the propensities are; and it is
+as noisy as ``A - m``, not as ``A``.
+
+Source: J. Robins, A. Rotnitzky, L. P. Zhao, "Estimation of regression coefficients when some regressors are
+not always observed", JASA 1994; H. Bang, J. Robins, "Doubly robust estimation", Biometrics 2005.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calibrator.core.affine import fit_affine
+from calibrator.core.debiased_ece import DebiasedEce, debiased_ece
+from calibrator.core.ece import bin_index
+from calibrator.core.imputation import imputed_labels
+from calibrator.core.labels import EndOfSequence, drafted, included, positions
+from calibrator.core.propensity import propensities
+from calibrator.core.soft_labels import soft_outcomes, soft_prefix_labels
+from calibrator.core.survival import survival
+from serving_adapter.contract import Rounds
+
+Float = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ResidualTable:
+    """One position, per bin of the prediction; arrays of shape ``[bins]``.
+
+    ``mass`` is the share of the drafted traffic, ``gap`` mean prediction less expected label, ``variance``
+    its squared standard error (requests independent, rows of one request not). ``corrected`` is the share
+    of the traffic whose labels were seen or had a chance to be; the rest stands on the model alone.
+    """
+
+    mass: Float
+    predicted: Float
+    gap: Float
+    variance: Float
+    corrected: float
+
+    @property
+    def observed(self) -> Float:
+        """Expected label per bin; 0 where there is no traffic. May leave [0, 1] by its error."""
+        return np.where(self.mass > 0, self.predicted - self.gap, 0.0)
+
+    @property
+    def ece(self) -> float:
+        """Plain binned ECE; NaN without traffic."""
+        return float((self.mass * np.abs(self.gap)).sum()) if self.mass.any() else float("nan")
+
+    @property
+    def noise_floor(self) -> float:
+        """ECE that a perfectly calibrated predictor would still show; NaN without traffic."""
+        if not self.mass.any():
+            return float("nan")
+        return float(np.sqrt(2.0 / np.pi) * (self.mass * np.sqrt(self.variance)).sum())
+
+    @property
+    def debiased_squared_error(self) -> float:
+        """Squared error with the noise of the gaps taken out; may be negative. NaN without traffic."""
+        return float((self.mass * (self.gap**2 - self.variance)).sum()) if self.mass.any() else float("nan")
+
+    @property
+    def mean_gap(self) -> float:
+        """Mean prediction less mean label over the traffic: above 0 is overconfident."""
+        return float((self.mass * self.gap).sum())
+
+    def debiased(self, confidence: float = 0.95, seed: int = 0) -> DebiasedEce:
+        """ECE with the noise taken out, and its interval: the figure of record."""
+        return debiased_ece(self.mass, self.gap, self.variance, confidence=confidence, seed=seed)
+
+
+def outcome_model(
+    rounds: Rounds, sample_weights: ArrayLike | None = None, end_of_sequence: EndOfSequence = "draft_stop"
+) -> Float:
+    """Prefix survival by an affine fit to these rows: valid on truncated rows. Shape ``[rows, gamma]``."""
+    outcome, seen, weight = soft_outcomes(rounds, end_of_sequence)
+    if sample_weights is not None:
+        weight = weight * np.asarray(sample_weights, dtype=np.float64)[:, None]
+    fit = fit_affine(rounds.logits, outcome, seen, weight)
+    return survival(rounds.logits, fit.temperatures, fit.offsets)
+
+
+def doubly_robust(
+    predicted: ArrayLike,
+    rounds: Rounds,
+    bins: int = 20,
+    end_of_sequence: EndOfSequence = "draft_stop",
+    clip: float | None = None,
+    sample_weights: ArrayLike | None = None,
+    model: Float | None = None,
+) -> list[ResidualTable]:
+    """Reliability of predictions over the whole drafted traffic, one table per position.
+
+    Parameters
+    ----------
+    predicted
+        Prefix survival ``a_k``, shape ``[rows, gamma]``.
+    rounds
+        The outcomes, truncated by a scheduler and explored.
+    bins
+        Equal-width bins.
+    end_of_sequence
+        See :func:`calibrator.core.labels.drafted`.
+    clip
+        Largest inverse propensity: trades a bias towards the model for variance.
+    sample_weights
+        Row weights, shape ``[rows]``.
+    model
+        Prefix survival that expected labels come from, shape ``[rows, gamma]``; that of
+        :func:`outcome_model` when left out.
+
+    >>> rng = np.random.default_rng(0)
+    >>> rounds = Rounds.build(np.zeros((2000, 1)), rng.random(2000) < 0.8)
+    >>> table = doubly_robust(np.full((2000, 1), 0.5), rounds)[0]
+    >>> round(table.ece, 1), table.corrected
+    (0.3, 1.0)
+    """
+    a = np.asarray(predicted, dtype=np.float64)
+    if a.shape != rounds.logits.shape:
+        raise ValueError(f"predicted: got shape {a.shape}, expected {rounds.logits.shape}")
+    rows = np.ones(len(rounds)) if sample_weights is None else np.asarray(sample_weights, dtype=np.float64)
+    inside = drafted(rounds, end_of_sequence)
+    seen = included(rounds, end_of_sequence)
+    expected = outcome_model(rounds, rows, end_of_sequence) if model is None else model
+    # What was certain to be seen may be used; what exploration showed must not shape the expectation.
+    certain = np.minimum(rounds.scheduled, rounds.verified)
+    imputed = imputed_labels(rounds, expected, certain)
+    labels = soft_prefix_labels(rounds)
+    known = positions(rounds) <= certain[:, None]
+    imputed = np.where(known, labels, imputed)
+
+    pi = propensities(rounds)
+    inverse = np.divide(1.0, pi, out=np.zeros_like(pi), where=pi > 0)
+    if clip is not None:
+        inverse = np.minimum(inverse, clip)
+    explored = seen & ~known & (pi > 0)
+    residual = np.where(explored, labels - imputed, 0.0)
+    difference = a - imputed - inverse * residual
+    spread = _residual_variance(imputed, residual, explored, inside & ~known & (pi > 0), inverse)
+    reachable = known | (pi > 0)
+    _, request = np.unique(rounds.request, return_inverse=True)
+    return [
+        _table(
+            a[mine, k],
+            difference[mine, k],
+            (a - imputed)[mine, k],
+            spread[mine, k],
+            rows[mine],
+            request[mine],
+            bins,
+            reachable[mine, k],
+        )
+        for k in range(rounds.gamma)
+        for mine in (inside[:, k] & (rows > 0),)
+    ]
+
+
+def _residual_variance(
+    imputed: Float,
+    residual: Float,
+    explored: NDArray[np.bool_],
+    trimmed: NDArray[np.bool_],
+    inverse: Float,
+) -> Float:
+    """Variance that exploring instead of verifying adds to a row, shape ``[rows, gamma]``.
+
+    From the model, for every trimmed row: a bin may hold few explored rows or none, and what they happen to
+    show is no measure of what they might have. Scaled up where explored rows scatter more than the model
+    allows, position by position.
+    """
+    modelled = imputed * (1.0 - imputed)
+    expected = (modelled * explored).sum(axis=0)
+    scatter = (residual**2).sum(axis=0)
+    scale = np.maximum(np.divide(scatter, expected, out=np.ones_like(scatter), where=expected > 0), 1.0)
+    return np.where(trimmed, inverse * modelled * scale, 0.0)
+
+
+def _table(
+    predicted: Float,
+    difference: Float,
+    certain: Float,
+    spread: Float,
+    weights: Float,
+    request: NDArray[np.int64],
+    bins: int,
+    reachable: NDArray[np.bool_],
+) -> ResidualTable:
+    index = bin_index(predicted, bins)
+
+    def sums(values: Float) -> Float:
+        return np.bincount(index, weights * values, bins)
+
+    weight = sums(np.ones_like(predicted))
+    total = float(weight.sum())
+
+    def mean(values: Float) -> Float:
+        return np.divide(sums(values), weight, out=np.zeros(bins), where=weight > 0)
+
+    gap = mean(difference)
+    # Sampling of requests: sums per request and bin of what is known for certain, around its mean.
+    centred = weights * (certain - mean(certain)[index])
+    cell, owner = np.unique(request * bins + index, return_inverse=True)
+    between = np.bincount(cell % bins, np.bincount(owner, centred) ** 2, bins)
+    added = np.bincount(index, weights**2 * spread, bins)
+    # A bin of equal labels is not certain: one label more of the other kind is never ruled out.
+    effective = np.divide(
+        weight**2, np.bincount(index, weights**2, bins), out=np.ones(bins), where=weight > 0
+    )
+    rate = np.clip(mean(predicted - certain), 0.0, 1.0)
+    smoothed = (rate * effective + 0.5) / (effective + 1.0)
+    least = np.where(weight > 0, smoothed * (1.0 - smoothed) / (effective + 1.0), 0.0)
+    variance = np.divide(between + added, weight**2, out=np.zeros(bins), where=weight > 0)
+    return ResidualTable(
+        mass=weight / total if total > 0 else weight,
+        predicted=mean(predicted),
+        gap=gap,
+        variance=np.where(weight > 0, np.maximum(variance, 0.25 * least), 0.0),
+        corrected=float((weights * reachable).sum() / total) if total > 0 else 0.0,
+    )

@@ -1,0 +1,241 @@
+"""Evidence of drift as integers that add up: what a collector stores per deployment, segment and position.
+
+A bet on one row multiplies an e-process by ``1 + stake * (A - a - tolerance)``. Its logarithm is additive,
+so evidence of any set of rows is a sum, whatever their order, and sums of disjoint sets of rows add: over
+batches, partitions, collectors and machines, in int64, in SQL. Restarts and alarms need one reader of the
+growing totals (:mod:`calibrator.core.drift.watch`); nothing else needs any coordination.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calibrator.core.drift.rules import PROCESSES, STAKES, DriftRules
+from calibrator.core.imputation import imputed_labels
+from calibrator.core.labels import EndOfSequence, drafted, included, prefix_labels
+from calibrator.core.windows import UNIT
+from serving_adapter.contract import Rounds
+
+Float = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+LEVELS = 1024
+"""Predictions are rounded to this many levels, each side of a bet in the direction that makes it weaker."""
+
+COLUMNS = (
+    "verified",  # labelled rows
+    "gap",  # sum of prediction less label over them (fixed point)
+    "drafted",  # rows of the traffic
+    "acceptance",  # sum of the label where verified, of its expectation where not (fixed point)
+    *(f"above_{i}" for i in range(len(STAKES))),  # log evidence that labels lie above (fixed point)
+    *(f"below_{i}" for i in range(len(STAKES))),
+)
+_EVIDENCE = slice(COLUMNS.index("above_0"), len(COLUMNS))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DriftSums:
+    """Additive sums per draft position, int64, shape ``[gamma, len(COLUMNS)]``, units of 2**-24.
+
+    >>> rounds = Rounds.build([[0.0]] * 3, [1, 1, 0])
+    >>> total = DriftSums.fold(rounds, np.full((3, 1), 0.5))
+    >>> parts = [DriftSums.fold(rounds.take(slice(i, i + 1)), np.full((1, 1), 0.5)) for i in (2, 0, 1)]
+    >>> parts[0] + parts[1] + parts[2] == total, total.gap.round(2)
+    (True, array([-0.17]))
+    """
+
+    values: Integers
+
+    @classmethod
+    def zeros(cls, gamma: int) -> Self:
+        """Sums of nothing."""
+        return cls(np.zeros((gamma, len(COLUMNS)), dtype=np.int64))
+
+    @classmethod
+    def fold(
+        cls,
+        rounds: Rounds,
+        predicted: Float,
+        rules: DriftRules | None = None,
+        end_of_sequence: EndOfSequence = "draft_stop",
+    ) -> DriftSums:
+        """Sum rows; parameters as for :func:`fold_drift`."""
+        return fold_drift(rounds, predicted, None, 1, rules, end_of_sequence)[0]
+
+    def __add__(self, other: DriftSums) -> DriftSums:
+        if self.values.shape != other.values.shape:
+            raise ValueError(f"gamma: got {other.gamma}, expected {self.gamma}")
+        return DriftSums(self.values + other.values)
+
+    def __sub__(self, other: DriftSums) -> DriftSums:
+        """What was added since an earlier reading of the same totals."""
+        return self + DriftSums(-other.values)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DriftSums):
+            return NotImplemented
+        return bool(np.array_equal(self.values, other.values))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def gamma(self) -> int:
+        """Number of draft positions."""
+        return int(self.values.shape[0])
+
+    @property
+    def verified(self) -> Integers:
+        """Labelled rows, shape ``[gamma]``."""
+        return self.values[:, 0]
+
+    @property
+    def drafted(self) -> Integers:
+        """Rows of the traffic, shape ``[gamma]``."""
+        return self.values[:, 2]
+
+    @property
+    def gap(self) -> Float:
+        """Mean prediction less mean label over verified rows, shape ``[gamma]``; 0 without any."""
+        return _mean(self.values[:, 1], self.verified)
+
+    @property
+    def acceptance(self) -> Float:
+        """Mean label, its expectation where it was not verified, shape ``[gamma]``; 0 without rows."""
+        return _mean(self.values[:, 3], self.drafted)
+
+    @property
+    def evidence(self) -> Float:
+        """Log evidence of calibration drift, shape ``[gamma, PROCESSES]``."""
+        return self.values[:, _EVIDENCE] / UNIT
+
+    def acceptance_evidence(self, reference: ArrayLike, tolerance: float) -> Float:
+        """Log evidence that acceptance lies above or below its reference, ``[gamma, PROCESSES]``.
+
+        Parameters
+        ----------
+        reference
+            Acceptance of every position when it was as it should be, shape ``[gamma]``; NaN: none known.
+        tolerance
+            Distance from it that is no drift.
+
+        Notes
+        -----
+        ``exp(stake * (sum - n * (reference + tolerance)) - n * stake**2 / 8)`` is a product of e-values of
+        variables in [0, 1] (Hoeffding 1963), a function of two sums: the reference need not be known
+        where rows are folded. The expectations that stand in where nothing was verified
+        (:func:`calibrator.core.imputation.imputed_labels`) rest on predictions that are themselves watched
+        against every label there is; an acceptance over verified rows alone would follow the load.
+        """
+        n = self.drafted.astype(np.float64)[:, None]
+        total = (self.values[:, 3] / UNIT)[:, None]
+        level = np.asarray(reference, dtype=np.float64)[:, None]
+        stakes = 2.0 * np.array(STAKES)  # the variance bound is 1/4: stakes as for twice the distance
+        charge = n * stakes**2 / 8.0
+        above = stakes * (total - n * (level + tolerance)) - charge
+        below = stakes * (n * (level - tolerance) - total) - charge
+        evidence = np.concatenate([above, below], axis=1)
+        return np.where(np.isfinite(evidence), evidence, 0.0)
+
+
+def fold_drift(
+    rounds: Rounds,
+    predicted: Float,
+    cells: Integers | None,
+    count: int,
+    rules: DriftRules | None = None,
+    end_of_sequence: EndOfSequence = "draft_stop",
+) -> list[DriftSums]:
+    """Sum rows into ``count`` sets of sums at once.
+
+    Only verified rows bear evidence of calibration drift: whether a row is verified was settled before its
+    outcome, so the bets stay fair under truncation.
+
+    Parameters
+    ----------
+    rounds
+        The rows.
+    predicted
+        Prefix survival ``a_k`` by the parameters in force for each row, shape ``[rows, gamma]``.
+    cells
+        Which set each row belongs to, shape ``[rows]``; None: all to the first.
+    count
+        Number of sets.
+    rules
+        ``tolerance`` is used.
+    end_of_sequence
+        See :func:`calibrator.core.labels.drafted`.
+    """
+    if predicted.shape != rounds.logits.shape:
+        raise ValueError(f"predicted: got shape {predicted.shape}, expected {rounds.logits.shape}")
+    table = _fixed_table((rules or DriftRules()).tolerance)
+    owner = np.zeros(len(rounds), dtype=np.int64) if cells is None else cells
+    labels = prefix_labels(rounds)
+    imputed = imputed_labels(rounds, predicted)
+    inside, seen = drafted(rounds, end_of_sequence), included(rounds, end_of_sequence)
+    values = np.zeros((count, rounds.gamma, len(COLUMNS)), dtype=np.int64)
+    for k in range(rounds.gamma):
+        p = np.ascontiguousarray(predicted[:, k])
+        y, label = labels[:, k], seen[:, k]
+        code = owner * (2 * LEVELS) + bet_index(p, y)
+        counts = np.bincount(code[label], minlength=count * 2 * LEVELS).reshape(count, -1)
+        into = values[:, k]
+        into[:, 0] = counts.sum(axis=1)
+        into[:, 1] = _per_cell(owner, np.where(label, np.rint((p - y) * UNIT), 0.0), count)
+        into[:, 2] = np.bincount(owner[inside[:, k]], minlength=count)
+        into[:, 3] = _per_cell(owner, np.rint(imputed[:, k] * UNIT) * inside[:, k], count)
+        into[:, _EVIDENCE] = counts @ table
+    return [DriftSums(each) for each in values]
+
+
+def bet_index(predicted: ArrayLike, labels: ArrayLike) -> Integers:
+    """Row of :func:`bet_table` for every prediction and label.
+
+    >>> bet_index([0.0, 1.0], [0, 1]).tolist() == [0, 2 * LEVELS - 1]
+    True
+    """
+    level = np.minimum((np.asarray(predicted, dtype=np.float64) * LEVELS).astype(np.int64), LEVELS - 1)
+    return level + LEVELS * (np.asarray(labels) > 0)
+
+
+def bet_table(tolerance: float) -> Float:
+    """Log of every bet's return by prediction level and label, shape ``[2 * LEVELS, PROCESSES]``.
+
+    Bets that labels lie above take the upper end of the level, bets that they lie below the lower end, so
+    that rounding makes evidence weaker, never stronger.
+
+    >>> bet_table(0.0).shape == (2 * LEVELS, PROCESSES)
+    True
+    """
+    return _fixed_table(tolerance) / UNIT
+
+
+@cache
+def _fixed_table(tolerance: float) -> Integers:
+    level = np.tile(np.arange(LEVELS), 2)
+    label = np.repeat([0.0, 1.0], LEVELS)
+    stakes = np.array(STAKES)
+    above = (label - (level + 1) / LEVELS - tolerance)[:, None] * stakes
+    below = (level / LEVELS - label - tolerance)[:, None] * stakes
+    returns = np.log1p(np.concatenate([above, below], axis=1))
+    table: Integers = np.floor(returns * UNIT).astype(np.int64)
+    table.flags.writeable = False
+    return table
+
+
+def _per_cell(cells: Integers, values: Float, count: int) -> Integers:
+    if count == 1:
+        return np.array([values.sum()]).astype(np.int64)
+    return np.bincount(cells, weights=values, minlength=count).astype(np.int64)
+
+
+def _mean(total: Integers, rows: Integers) -> Float:
+    mean: Float = np.divide(total / UNIT, rows, out=np.zeros(len(rows)), where=rows > 0)
+    return mean
+
+
+assert len(COLUMNS) == 4 + PROCESSES

@@ -1,0 +1,256 @@
+"""The service side of a refresh: rows in SQL, documents in the parameter store, versions that only rise."""
+
+import dataclasses
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from calibrator.core.candidate import ProposalOptions
+from calibrator.service.loop import CalibratorLoop
+from calibrator.service.publisher import ADOPTED, Publisher
+from calibrator.service.refresh import Refresher
+from calibrator.store import Store, deployments, leases, parameters, refreshes
+from collectors.options import PipelineOptions
+from collectors.pipeline import IngestPipeline
+from serving_adapter.clock import ManualClock
+from serving_adapter.contract import Rounds, Steps, VerifyBatch, decode_document, seal
+from serving_adapter.contract.events import CONTENT_TYPE_HEADER, CONTENT_TYPE_MSGPACK, encode_msgpack
+from serving_adapter.parameter_stores.embedded import EmbeddedParameterStore
+from serving_adapter.ports import Message, ReplicaReport, TransportError
+from tests.recorded import recorded
+
+BOTH_FORMS = ("temperature", "affine")
+
+
+class NoDeadLetters:
+    def publish(self, messages: object) -> int:
+        raise AssertionError(f"dead letters: {messages}")
+
+    def close(self) -> None: ...
+
+
+@dataclasses.dataclass
+class Place:
+    store: Store
+    parameter_store: EmbeddedParameterStore
+    publisher: Publisher
+    refresher: Refresher
+    clock: ManualClock
+    offset: int = 0
+    sequence: int = 0
+
+    def ingest(self, rounds: Rounds, deployment: str = "chat", fingerprint: str = "f") -> None:
+        pipeline = IngestPipeline(self.store, NoDeadLetters(), self.clock, PipelineOptions())
+        messages = []
+        for start in range(0, len(rounds), 1000):
+            part = rounds.take(slice(start, start + 1000))
+            batch = VerifyBatch(
+                deployment=deployment, fingerprint=fingerprint, replica="pod-0", boot="b0",
+                sequence=self.sequence, lost=0, emitted_at=int(self.clock.now() * 1e9),
+                rounds=part, steps=Steps.empty(), gamma=rounds.gamma,
+            )  # fmt: skip
+            headers = ((CONTENT_TYPE_HEADER, CONTENT_TYPE_MSGPACK.encode()),)
+            messages.append(Message("t", 0, self.offset, b"pod-0", encode_msgpack(batch), headers))
+            self.offset += 1
+            self.sequence += len(part)
+        pipeline.ingest(messages)
+
+    def report(self, *, forms: tuple[str, ...] = BOTH_FORMS, replica: str = "pod-0") -> None:
+        self.parameter_store.report(
+            "chat", ReplicaReport(replica, applied=0, reported_at=self.clock.now(), forms=forms), 60.0
+        )
+
+    def served(self) -> int:
+        payload = self.parameter_store.read("chat")
+        return 0 if payload is None else decode_document(payload).version
+
+
+@pytest.fixture(scope="module")
+def parameter_server() -> Iterator[EmbeddedParameterStore]:
+    store = EmbeddedParameterStore()
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def place(tmp_path, parameter_server: EmbeddedParameterStore) -> Iterator[Place]:
+    import redis
+
+    redis.Redis.from_url(parameter_server.url).flushall()
+    store = Store(f"sqlite:///{tmp_path / 'store.db'}")
+    store.migrate()
+    clock = ManualClock()
+    publisher = Publisher(store, parameter_server, clock)
+    refresher = Refresher(store, parameter_server, publisher, clock, ProposalOptions(resamples=100))
+    yield Place(store, parameter_server, publisher, refresher, clock)
+    store.close()
+
+
+def test_a_better_set_is_published_as_the_next_version_with_its_evidence(place: Place) -> None:
+    place.ingest(recorded("typical").take(slice(0, 6000)))
+    place.report()
+    outcome = place.refresher.refresh("chat")
+    assert outcome.outcome == "published"
+    payload = place.parameter_store.read("chat")
+    assert payload is not None
+    document = decode_document(payload)
+    assert (document.version, document.previous, document.form) == (1, 0, "affine")
+    assert document.fingerprint == "f"
+    assert document.evidence is not None
+    assert document.evidence.rounds == 6000
+    assert np.mean(document.evidence.ece_after) < 0.5 * np.mean(document.evidence.ece_before)
+
+
+def test_the_same_rows_again_publish_nothing_and_the_reason_is_kept(place: Place) -> None:
+    place.ingest(recorded("typical").take(slice(0, 6000)))
+    place.report()
+    place.refresher.refresh("chat")
+    again = place.refresher.refresh("chat")
+    assert again.outcome == "unchanged"
+    assert place.served() == 1
+    with place.store.read() as connection:
+        known = deployments.get(connection, "chat")
+        assert known is not None
+        history = refreshes.recent(connection, known.id)
+    assert [r.outcome for r in history] == ["unchanged", "published"]
+    assert "no gain" in history[0].reasons[-1]
+    assert history[1].version == 1
+
+
+def test_forms_are_what_every_live_replica_can_apply(place: Place) -> None:
+    place.ingest(recorded("hard").take(slice(0, 8000)))
+    place.report()
+    place.report(forms=("temperature",), replica="pod-1")
+    outcome = place.refresher.refresh("chat")
+    assert outcome.proposal is not None
+    assert outcome.proposal.form_judged == "temperature"
+
+
+def test_before_any_replica_reported_only_temperatures_are_published(place: Place) -> None:
+    place.ingest(recorded("hard").take(slice(0, 8000)))
+    outcome = place.refresher.refresh("chat")
+    assert outcome.proposal is not None
+    assert outcome.proposal.form_judged == "temperature"
+
+
+def test_rows_of_another_fingerprint_do_not_count(place: Place) -> None:
+    place.ingest(recorded("typical").take(slice(0, 2000)))
+    with place.store.write() as connection:
+        known = deployments.get(connection, "chat")
+        assert known is not None
+        deployments.set_fingerprint(connection, known.id, "another drafter")
+    outcome = place.refresher.refresh("chat")
+    assert outcome.outcome == "no_rows"
+    assert "another drafter" in outcome.reasons[0]
+
+
+def test_a_frozen_deployment_is_left_alone(place: Place) -> None:
+    place.ingest(recorded("typical").take(slice(0, 2000)))
+    with place.store.write() as connection:
+        known = deployments.get(connection, "chat")
+        assert known is not None
+        deployments.set_frozen(connection, known.id, True)
+    assert place.refresher.refresh("chat").outcome == "frozen"
+
+
+def test_an_unknown_deployment_is_named(place: Place) -> None:
+    with pytest.raises(KeyError, match="nobody"):
+        place.refresher.refresh("nobody")
+
+
+def test_two_services_do_not_refresh_at_once(place: Place) -> None:
+    place.ingest(recorded("typical").take(slice(0, 3000)))
+    with place.store.write() as connection:
+        assert leases.acquire(connection, "refresh:chat", "somebody else", 60.0)
+    assert place.refresher.refresh("chat").outcome == "busy"
+
+
+def test_a_version_that_engines_never_saw_is_published_after_a_crash(place: Place) -> None:
+    place.ingest(recorded("typical").take(slice(0, 6000)))
+    place.report()
+    document = place.refresher.refresh("chat").document
+    assert document is not None
+    # As after a crash between the commit and the publication of version 2.
+    second = seal(dataclasses_replace(document, version=2, previous=1))
+    with place.store.write() as connection:
+        known = deployments.get(connection, "chat")
+        assert known is not None
+        parameters.append(connection, known.id, second, place.clock.now(), "published")
+    assert place.served() == 1
+    place.publisher.reconcile("chat")
+    assert place.served() == 2
+
+
+def test_an_emptied_parameter_store_is_filled_with_the_version_in_force(place: Place) -> None:
+    import redis
+
+    place.ingest(recorded("typical").take(slice(0, 6000)))
+    place.report()
+    place.refresher.refresh("chat")
+    redis.Redis.from_url(place.parameter_store.url).flushall()
+    assert place.served() == 0
+    place.publisher.reconcile("chat")
+    assert place.served() == 1
+
+
+def test_a_database_restored_from_a_backup_adopts_what_engines_run(place: Place, tmp_path) -> None:
+    place.ingest(recorded("typical").take(slice(0, 6000)))
+    place.report()
+    document = place.refresher.refresh("chat").document
+    assert document is not None
+    place.parameter_store.publish(seal(dataclasses_replace(document, version=7, previous=1)))
+    assert place.publisher.reconcile("chat") == 7
+    with place.store.read() as connection:
+        known = deployments.get(connection, "chat")
+        assert known is not None
+        latest = parameters.latest(connection, known.id)
+        assert place.publisher.next_version(known) == 8
+    assert latest is not None
+    assert (latest.document.version, latest.state) == (7, ADOPTED)
+
+
+def test_a_signed_document_is_signed_anew_when_it_is_republished(place: Place) -> None:
+    import redis
+
+    key = b"secret"
+    signing = Publisher(place.store, place.parameter_store, place.clock, key)
+    refresher = Refresher(
+        place.store, place.parameter_store, signing, place.clock, ProposalOptions(resamples=100)
+    )
+    place.ingest(recorded("typical").take(slice(0, 6000)))
+    place.report()
+    refresher.refresh("chat")
+    redis.Redis.from_url(place.parameter_store.url).flushall()
+    Publisher(place.store, place.parameter_store, place.clock, b"rotated").reconcile("chat")
+    payload = place.parameter_store.read("chat")
+    assert payload is not None
+    assert decode_document(payload, b"rotated").version == 1
+
+
+def test_the_loop_waits_one_interval_and_survives_stores_that_go_away(place: Place) -> None:
+    place.ingest(recorded("typical").take(slice(0, 6000)))
+    place.report()
+    loop = CalibratorLoop(place.store, place.publisher, place.refresher, place.clock, refresh_seconds=60.0)
+    assert loop.tick() == []
+    place.clock.advance(61.0)
+    assert [o.outcome for o in loop.tick()] == ["published"]
+
+    class Gone:
+        def read(self, deployment: str) -> bytes | None:
+            raise TransportError("gone")
+
+    broken = Publisher(place.store, Gone(), place.clock)  # type: ignore[arg-type]
+    loop = CalibratorLoop(place.store, broken, place.refresher, place.clock, refresh_seconds=60.0)
+    assert loop.tick() == []
+    assert loop.failures == 1
+    stop = threading.Event()
+    stop.set()
+    loop.run(stop)
+
+
+def dataclasses_replace(document, **changes):
+    import msgspec
+
+    return msgspec.structs.replace(document, digest="", signature="", **changes)
