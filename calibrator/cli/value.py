@@ -39,8 +39,9 @@ def value(
         typer.Option(help="Parameter file to replay (native, SGLang or TensorRT-LLM); may be repeated."),
     ] = None,
     scheduler: Annotated[
-        str, typer.Option(help="early-stop (Algorithm 1) or asynchronous (the engines' two-steps-old form).")
-    ] = "early-stop",
+        str,
+        typer.Option(help="asynchronous (what SGLang and vLLM run) or early-stop (the paper's Algorithm 1)."),
+    ] = "asynchronous",
     resamples: Annotated[
         int, typer.Option(min=20, max=10_000, help="Bootstrap resamples of requests.")
     ] = 400,
@@ -100,9 +101,10 @@ def value_table(report: ValueReport, title: str) -> object:
         ("requests", "policy", "tokens/s", "against identity", "interval", "against verify all",
          "regret", "accepted", "verified", "wasted"),
         [
-            (str(v.concurrency), v.policy, f(v.tokens_per_second.estimate, 1), f(v.against_identity.estimate, 3),
-             _interval(v.against_identity), f(v.against_verify_all.estimate, 3), _regret(v), f(v.accepted, 2),
-             f(v.verified, 2), f(v.wasted, 2))
+            (str(v.concurrency), v.policy, f(v.tokens_per_second.estimate, 1),
+             f(v.against_identity.estimate, 3), _interval(v.against_identity),
+             f(v.against_verify_all.estimate, 3), _regret(v), f(v.accepted, 2), f(v.verified, 2),
+             f(v.wasted, 2))
             for v in sorted(report.values, key=lambda v: report.concurrencies.index(v.concurrency))
         ],
     )  # fmt: skip

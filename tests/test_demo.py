@@ -1,0 +1,69 @@
+"""The closed loop in one command: error halves before and after a drift, and the ledger balances."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, Path]:
+    out = tmp_path_factory.mktemp("demo")
+    done = subprocess.run(
+        [sys.executable, "-m", "calibrator.cli", "demo", "--rounds", "16000", "--out", str(out), "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), out
+
+
+def test_error_falls_to_at_most_half_before_and_again_after_the_drift(demo) -> None:
+    result, _ = demo
+    assert len(result["phases"]) == 2
+    for phase in result["phases"]:
+        assert phase["mean_ece_after"] <= 0.5 * phase["mean_ece_before"], phase["name"]
+        assert phase["mean_noise_floor"] > 0
+
+
+def test_parameters_were_published_and_applied_while_it_served(demo) -> None:
+    result, _ = demo
+    first, second = result["phases"]
+    assert 1 <= first["version"] < second["version"]
+    assert len(result["refreshes"]) >= 2
+    published = [r["version"] for r in result["refreshes"] if r["version"] is not None]
+    assert published == sorted(published)
+    assert second["version"] == published[-1]
+
+
+def test_every_refresh_says_why(demo) -> None:
+    result, _ = demo
+    assert all(refresh["reasons"] for refresh in result["refreshes"])
+
+
+def test_labels_were_truncated_as_in_production(demo) -> None:
+    result, _ = demo
+    for phase in result["phases"]:
+        coverage = [p["coverage"] for p in phase["positions"]]
+        assert coverage == sorted(coverage, reverse=True)
+        assert coverage[-1] < 0.5
+
+
+def test_the_ledger_balances(demo) -> None:
+    result, _ = demo
+    ledger = result["ledger"]
+    assert ledger["emitted"] >= 16000
+    assert ledger["emitted"] == ledger["folded"] + ledger["lost"] + ledger["dead_lettered"]
+
+
+def test_the_report_stands_alone(demo) -> None:
+    _, out = demo
+    page = (out / "report.html").read_text()
+    assert "http://" not in page
+    assert "https://" not in page
+    assert page.count("data:image/png;base64,") == 2
+    for name in ("reliability-1.png", "reliability-2.png"):
+        assert (out / name).read_bytes().startswith(b"\x89PNG")
