@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from calibrator.core.candidate import ProposalOptions
 from calibrator.core.offline import fit_offline
-from calibrator.core.proposal import ProposalOptions
 from calibrator.core.value import ValueReport, value_report
 from calibrator.core.value.batches import SCHEDULERS
 from serving_adapter.engines.replay.cost import knee_curve, measured_curve

@@ -11,13 +11,14 @@ from serving_adapter.ports import Message
 
 @dataclass(frozen=True, slots=True)
 class RowRange:
-    """Whose rows a refused message held."""
+    """Whose rows a refused message held, and how many it said were lost before them."""
 
     deployment: str
     replica: str
     boot: str
     first: int
     count: int
+    lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ def decode_message(message: Message) -> Decoded:
 def refused(message: Message, reason: str, batch: VerifyBatch | None = None) -> Decoded:
     """Refuse a message, decoded or not, with what can still be said of its rows."""
     if batch is not None:
-        rows = RowRange(batch.deployment, batch.replica, batch.boot, batch.sequence, batch.count)
+        rows = RowRange(batch.deployment, batch.replica, batch.boot, batch.sequence, batch.count, batch.lost)
         return Decoded(message, None, reason, rows)
     kind = message.header(CONTENT_TYPE_HEADER, CONTENT_TYPE_MSGPACK)
     try:

@@ -130,9 +130,12 @@ def _refuse(plan: Plan, item: Decoded, now: float) -> None:
         return
     target = plan.deployments[rows.deployment]
     boot = _boot(target, (rows.replica, rows.boot), "", now)
-    before = boot.rounds.dead_lettered
+    before, lost_before = boot.rounds.dead_lettered, boot.rounds.lost
     boot.rounds.dead_letter(rows.first, rows.count)
+    # What the ring lost before these rows is told in no other message.
+    boot.rounds.lose(max(0, rows.first - rows.lost), rows.first)
     plan.result.dead_lettered += boot.rounds.dead_lettered - before
+    plan.result.lost += boot.rounds.lost - lost_before
     plan.letters.append(
         DeadLetter(
             *place,

@@ -41,13 +41,15 @@ class Place:
     offset: int = 0
     sequence: int = 0
 
-    def ingest(self, rounds: Rounds, deployment: str = "chat", fingerprint: str = "f") -> None:
+    def ingest(
+        self, rounds: Rounds, deployment: str = "chat", fingerprint: str = "f", boot: str = "b0"
+    ) -> None:
         pipeline = IngestPipeline(self.store, NoDeadLetters(), self.clock, PipelineOptions())
         messages = []
         for start in range(0, len(rounds), 1000):
             part = rounds.take(slice(start, start + 1000))
             batch = VerifyBatch(
-                deployment=deployment, fingerprint=fingerprint, replica="pod-0", boot="b0",
+                deployment=deployment, fingerprint=fingerprint, replica="pod-0", boot=boot,
                 sequence=self.sequence, lost=0, emitted_at=int(self.clock.now() * 1e9),
                 rounds=part, steps=Steps.empty(), gamma=rounds.gamma,
             )  # fmt: skip
@@ -135,15 +137,28 @@ def test_before_any_replica_reported_only_temperatures_are_published(place: Plac
     assert outcome.proposal.form_judged == "temperature"
 
 
-def test_rows_of_another_fingerprint_do_not_count(place: Place) -> None:
-    place.ingest(recorded("typical").take(slice(0, 2000)))
-    with place.store.write() as connection:
-        known = deployments.get(connection, "chat")
-        assert known is not None
-        deployments.set_fingerprint(connection, known.id, "another drafter")
+def test_a_new_fingerprint_starts_again_from_the_identity(place: Place) -> None:
+    place.ingest(recorded("typical").take(slice(0, 6000)))
+    place.report()
+    place.refresher.refresh("chat")
+    place.clock.advance(3600.0)
+    place.ingest(recorded("hard").take(slice(0, 6000)), fingerprint="another drafter", boot="b1")
     outcome = place.refresher.refresh("chat")
-    assert outcome.outcome == "no_rows"
-    assert "another drafter" in outcome.reasons[0]
+    assert outcome.document is not None
+    assert (outcome.document.version, outcome.document.fingerprint) == (2, "another drafter")
+    assert outcome.proposal is not None
+    assert outcome.proposal.rows == 6000
+    # Before is the identity: version 1 belongs to another engine.
+    assert [r.ece for r in outcome.proposal.before] == [r.ece for r in outcome.proposal.raw]
+
+
+def test_two_fingerprints_at_once_publish_nothing(place: Place) -> None:
+    place.ingest(recorded("typical").take(slice(0, 3000)))
+    place.ingest(recorded("hard").take(slice(0, 3000)), fingerprint="another drafter", boot="b1")
+    place.report()
+    outcome = place.refresher.refresh("chat")
+    assert outcome.outcome == "unchanged"
+    assert outcome.reasons == ("mixed_provenance: replicas run fingerprints 'another drafter', 'f'",)
 
 
 def test_a_frozen_deployment_is_left_alone(place: Place) -> None:

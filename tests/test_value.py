@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from calibrator.core.candidate import ProposalOptions
 from calibrator.core.offline import fit_offline
 from calibrator.core.parameter_set import ParameterSet
-from calibrator.core.proposal import ProposalOptions
 from calibrator.core.value import Policy, monotone_survival, value_report
 from calibrator.core.value.batches import (
     asynchronous_lengths,

@@ -18,7 +18,7 @@ from calibrator.core.parameter_set import ParameterSet
 from calibrator.core.proposal import Proposal, propose
 from calibrator.core.report import PositionReport
 from calibrator.service.publisher import PUBLISHED, Publisher
-from calibrator.store import deployments, leases, parameters, refreshes, sample
+from calibrator.store import boots, deployments, leases, parameters, refreshes, sample
 from calibrator.store.errors import ConflictError
 from calibrator.store.store import Store
 from serving_adapter.contract import FORMS, Evidence, Form, ParameterDocument
@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 120.0
 """A refresh takes seconds; a service that died in the middle is taken over after this."""
+
+LIVE_SECONDS = 600.0
+"""A replica that has sent nothing for so long no longer says which engine this deployment is."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,6 +117,17 @@ class Refresher:
         self._publisher.reconcile(deployment.name)
         with self._store.write() as connection:
             refresh_id = refreshes.start(connection, deployment.id, now)
+            running = boots.fingerprints(connection, deployment.id, since=now - LIVE_SECONDS)
+            if len(running) == 1 and deployment.fingerprint not in running:
+                # A new drafter, engine or machine is everywhere: what the old one taught does not count.
+                (fingerprint,) = running
+                deployments.set_fingerprint(connection, deployment.id, fingerprint)
+                deployment = dataclasses.replace(deployment, fingerprint=fingerprint)
+        if len(running) > 1:
+            named = ", ".join(sorted(repr(f) for f in running))
+            reasons: tuple[str, ...] = (f"mixed_provenance: replicas run fingerprints {named}",)
+            self._finish(refresh_id, "unchanged", reasons, {}, None)
+            return RefreshOutcome("unchanged", reasons)
         with self._store.read() as connection:
             rows = sample.load(
                 connection,

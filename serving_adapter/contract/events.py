@@ -135,10 +135,10 @@ def decode(payload: bytes, content_type: str) -> VerifyBatch:
     return _from_raw(raw, packed=kind == CONTENT_TYPE_MSGPACK)
 
 
-def peek_rows(payload: bytes, content_type: str) -> tuple[str, str, str, int, int] | None:
-    """Deployment, replica, boot, sequence and count of a message that :func:`decode` refused, if readable.
+def peek_rows(payload: bytes, content_type: str) -> tuple[str, str, str, int, int, int] | None:
+    """Deployment, replica, boot, sequence, count and loss of a message that :func:`decode` refused.
 
-    Lets a dead-lettered message be booked in its replica's ledger.
+    None where it cannot be read. Lets a dead-lettered message be booked in its replica's ledger.
     """
     if len(payload) > MAX_MESSAGE_BYTES:
         return None
@@ -155,7 +155,9 @@ def peek_rows(payload: bytes, content_type: str) -> tuple[str, str, str, int, in
         countable = isinstance(column, bytes | list)
         if not countable or not isinstance(sequence, int) or not 0 <= sequence < 2**COUNT_BITS:
             return None
-        return (*envelope, sequence, len(column))
+        lost = raw.get("lost", 0)
+        lost = lost if isinstance(lost, int) and 0 <= lost <= sequence else 0
+        return (*envelope, sequence, len(column), lost)
     except (msgspec.DecodeError, KeyError, TypeError, ValueError, RecursionError):
         return None
 

@@ -218,6 +218,12 @@ class RedisParameterStore:
         """Raise TransportError unless the store answers."""
         self._call(lambda client: client.ping())
 
+    def server_time(self) -> float:
+        """Seconds since 1970 by the store's clock: what expiry goes by."""
+        key = _key("", "time")  # a key names the node in a cluster
+        seconds, microseconds = self._call(lambda client: client.eval("return redis.call('TIME')", 1, key))
+        return int(seconds) + int(microseconds) / 1e6
+
     def close(self) -> None:
         """Release connections; whoever waits for a change returns within a second."""
         with self._lock:

@@ -60,7 +60,7 @@ class TorchEngine:
     max_requests
         Most requests in a batch; more wait.
     profile
-        Measured cost of a step, used until the adapter brings a cost curve; see :meth:`measure_profile`.
+        Measured cost of a step, used until the adapter brings a cost curve; see :func:`measure_profile`.
     late_labels
         Whether greedy rounds wait for the labels of what was not verified.
     """
@@ -151,10 +151,11 @@ class TorchEngine:
         )
         proposal = self._draft(temperature, numbers)
         # The plan needs the confidences on the host: this waits for the draft.
-        plan = self._plan(proposal)
+        drafts, logits = proposal.tokens.cpu().numpy(), proposal.confidence.cpu().numpy()
+        plan = self._plan(logits)
         drafted = time.perf_counter()
-        verdict = self._verify(proposal, plan, temperature, numbers)
-        committed = self._commit(proposal, plan, verdict)
+        verdict = self._verify(proposal, drafts, plan, temperature, numbers)
+        committed = self._commit(drafts, logits, plan, verdict)
         ended = time.perf_counter()
         requests, batch_tokens = len(self._running), len(self._running)
         if plan is not None:
@@ -244,10 +245,9 @@ class TorchEngine:
         empty = temperature.new_zeros((rows, 0))
         return Proposal(empty.long(), empty, empty.reshape(rows, 0, 0), empty.float())
 
-    def _plan(self, proposal: Proposal) -> VerificationPlan | None:
+    def _plan(self, logits: NDArray[np.float32]) -> VerificationPlan | None:
         if self.drafter is None:
             return None
-        logits = proposal.confidence.cpu().numpy()
         requests = logits.shape[0]
         explored, explore = np.zeros(requests, dtype=np.bool_), 0.0
         # With requests waiting every verified token is paid for by somebody: nothing is explored then.
@@ -269,10 +269,14 @@ class TorchEngine:
         return None if self.profile is None else self.profile.cost(requests)
 
     def _verify(
-        self, proposal: Proposal, plan: VerificationPlan | None, temperature: Tensor, numbers: Tensor
+        self,
+        proposal: Proposal,
+        drafts: NDArray[np.int64],
+        plan: VerificationPlan | None,
+        temperature: Tensor,
+        numbers: Tensor,
     ) -> Verdict:
         lengths = np.zeros(len(self._running), dtype=np.int64) if plan is None else plan.verified
-        drafts = proposal.tokens.cpu().numpy()
         tokens = [
             [running.tokens[-1], *drafts[row, : lengths[row]].tolist()]
             for row, running in enumerate(self._running)
@@ -287,47 +291,25 @@ class TorchEngine:
             self.drafter.commit(batch, output.features, [int(n) + 1 for n in verdict.accepted])
         return verdict
 
-    def _commit(self, proposal: Proposal, plan: VerificationPlan | None, verdict: Verdict) -> int:
-        drafts = proposal.tokens.cpu().numpy()
-        logits = proposal.confidence.cpu().numpy()
+    def _commit(
+        self,
+        drafts: NDArray[np.int64],
+        logits: NDArray[np.float32],
+        plan: VerificationPlan | None,
+        verdict: Verdict,
+    ) -> int:
         total = 0
         for row, running in enumerate(self._running):
             anchor, before = running.anchor, len(running.tokens)
             running.append([*drafts[row, : verdict.accepted[row]].tolist(), int(verdict.bonus[row])])
             total += len(running.tokens) - before
             if self.adapter is not None and plan is not None:
-                entry = self._round(row, running, plan, verdict, logits[row])
-                entry.anchor = anchor
+                segment = self.adapter.segment(running.request.segment)
+                entry = Round.of(running, row, anchor, segment, logits[row], plan, verdict)
                 self._log.enter(running, entry, drafts[row].tolist())
                 self._log.follow(running)
             running.rounds += 1
         return total
-
-    def _round(
-        self,
-        row: int,
-        running: RunningRequest,
-        plan: VerificationPlan,
-        verdict: Verdict,
-        logits: NDArray[np.float32],
-    ) -> Round:
-        assert self.adapter is not None
-        return Round(
-            request=running.hash,
-            step=running.rounds,
-            segment=self.adapter.segment(running.request.segment),
-            sampling=running.request.temperature,
-            logits=logits,
-            scheduled=int(plan.scheduled[row]),
-            verified=int(plan.verified[row]),
-            accepted=int(verdict.accepted[row]),
-            resolved=int(verdict.resolved[row]),
-            resolved_accepted=int(verdict.resolved_accepted[row]),
-            draft_stop=0,
-            explore=plan.explore,
-            version=plan.version,
-            accept_probability=verdict.accept_probability[row],
-        )
 
     def _emit(self, result: StepResult) -> None:
         if self.adapter is None or result.plan is None:
@@ -363,51 +345,6 @@ class TorchEngine:
                     self.drafter.move(last, row)
                 self._running[row] = self._running[last]
             self._running.pop()
-
-    @torch.inference_mode()
-    def measure_profile(self, *, context: int = 128, repetitions: int = 3) -> StepProfile:
-        """Measure what verification costs by batch tokens and drafting by requests, and keep it.
-
-        Parameters
-        ----------
-        context
-            Tokens in front of every draft.
-        repetitions
-            Timed runs of each size.
-
-        Raises
-        ------
-        RuntimeError
-            Requests are running: their cache rows would be overwritten.
-        """
-        if self.drafter is None or self._running:
-            raise RuntimeError(f"profile: got {len(self._running)} running requests and drafter {self.drafter}")
-        drafter, width = self.drafter, self.gamma + 1
-        context = min(context, self.target.limit - width)
-        token = self.target.vocab_size // 2
-        rows = self.max_requests
-        prompts = PackedBatch.build([[token] * context] * rows, [0] * rows, self.target.device)
-        place = torch.zeros(1, dtype=torch.long, device=self.target.device)
-        output = self.target.forward(prompts, place, feature_layers=drafter.feature_layers)
-        drafter.prefill(prompts, output.features)
-
-        def run_verify(tokens: int) -> None:
-            whole, rest = divmod(tokens, width)
-            lengths = [width] * whole + ([rest] if rest else [])
-            batch = PackedBatch.build(
-                [[token] * n for n in lengths], [context] * len(lengths), self.target.device
-            )
-            forward = self.target.forward(batch, feature_layers=drafter.feature_layers)
-            forward.logits.argmax(dim=-1).cpu()
-
-        def run_draft(requests: int) -> None:
-            zeros = torch.zeros((requests, self.gamma), dtype=torch.float64, device=self.target.device)
-            drafter.propose([[token] * (context + 1)] * requests, zeros[:, 0], zeros).tokens.cpu()
-
-        self.profile = StepProfile.measure(
-            run_verify, run_draft, gamma=self.gamma, max_requests=rows, repetitions=repetitions
-        )
-        return self.profile
 
 
 def generate(engine: TorchEngine, requests: Sequence[GenerationRequest]) -> list[list[int]]:

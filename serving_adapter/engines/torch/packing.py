@@ -116,8 +116,6 @@ class PackedBatch:
         """
         positions = self.pad(self.positions)  # padding attends to position 0: its output is not used
         keys = torch.arange(self.context, device=positions.device)
-        mask = torch.zeros(
-            (self.requests, self.longest, self.context), dtype=dtype, device=positions.device
-        )
+        mask = torch.zeros((self.requests, self.longest, self.context), dtype=dtype, device=positions.device)
         mask.masked_fill_(keys > positions[:, :, None], float("-inf"))
         return mask.repeat(1, groups, 1)[:, None]

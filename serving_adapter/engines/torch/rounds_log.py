@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving_adapter.contract import NO_STOP
+from serving_adapter.engines.torch.acceptance import Verdict
+from serving_adapter.engines.torch.plan import VerificationPlan
 from serving_adapter.engines.torch.requests import RunningRequest, first_stop
 
 
@@ -38,8 +40,38 @@ class Round:
     explore: float
     version: int
     accept_probability: NDArray[np.float32]
-    anchor: int = 0
+    anchor: int
     draft: tuple[int, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        running: RunningRequest,
+        row: int,
+        anchor: int,
+        segment: int,
+        logits: NDArray[np.float32],
+        plan: VerificationPlan,
+        verdict: Verdict,
+    ) -> Round:
+        """Round of the request in row ``row``, whose draft stood behind position ``anchor``."""
+        return cls(
+            request=running.hash,
+            step=running.rounds,
+            segment=segment,
+            sampling=running.request.temperature,
+            logits=logits,
+            scheduled=int(plan.scheduled[row]),
+            verified=int(plan.verified[row]),
+            accepted=int(verdict.accepted[row]),
+            resolved=int(verdict.resolved[row]),
+            resolved_accepted=int(verdict.resolved_accepted[row]),
+            draft_stop=NO_STOP,
+            explore=plan.explore,
+            version=plan.version,
+            accept_probability=verdict.accept_probability[row],
+            anchor=anchor,
+        )
 
     def settle(self, tokens: Sequence[int], ended: str | None) -> bool:
         """Read labels off the text of a greedy request; False while it is too short for them.

@@ -79,7 +79,9 @@ class DraftAttention(nn.Module):
             Which of the context may be seen, ``[R, C]``.
         """
         rows, gamma = positions.shape
-        query = self.rotary(self.q_norm(self.q_proj(x).view(rows, gamma, self.heads, self.head_dim)), positions)
+        query = self.rotary(
+            self.q_norm(self.q_proj(x).view(rows, gamma, self.heads, self.head_dim)), positions
+        )
         own_keys, own_values = self.keys_and_values(x, positions)
         k = torch.cat((keys, own_keys.transpose(1, 2)), dim=2)
         v = torch.cat((values, own_values.transpose(1, 2)), dim=2)

@@ -1,0 +1,53 @@
+"""Measuring a step profile with the real target and drafter, before any request is served."""
+
+from __future__ import annotations
+
+import torch
+
+from serving_adapter.engines.torch.packed_model import PackedModel
+from serving_adapter.engines.torch.packing import PackedBatch
+from serving_adapter.engines.torch.profile import StepProfile
+from serving_adapter.engines.torch.proposal import Drafter
+
+
+@torch.inference_mode()
+def measure_profile(
+    target: PackedModel, drafter: Drafter, *, max_requests: int, context: int = 128, repetitions: int = 3
+) -> StepProfile:
+    """Measure what verification costs by batch tokens and drafting by requests.
+
+    Cache rows are written over: no request may be running.
+
+    Parameters
+    ----------
+    target, drafter
+        Of the engine to be profiled.
+    max_requests
+        Most requests of a batch.
+    context
+        Tokens in front of every draft.
+    repetitions
+        Timed runs of each size.
+    """
+    device, width, token = target.device, drafter.gamma + 1, target.vocab_size // 2
+    context = min(context, target.limit - width)
+    prompts = PackedBatch.build([[token] * context] * max_requests, [0] * max_requests, device)
+    place = torch.zeros(1, dtype=torch.long, device=device)
+    drafter.prefill(prompts, target.forward(prompts, place, feature_layers=drafter.feature_layers).features)
+
+    def verify(tokens: int) -> None:
+        # Whole drafts first and one shorter: the layout that as many tokens usually have matters little,
+        # since only attention is padded.
+        whole, rest = divmod(tokens, width)
+        lengths = [width] * whole + ([rest] if rest else [])
+        batch = PackedBatch.build([[token] * n for n in lengths], [context] * len(lengths), device)
+        output = target.forward(batch, feature_layers=drafter.feature_layers)
+        output.logits.argmax(dim=-1).cpu()
+
+    def draft(requests: int) -> None:
+        zeros = torch.zeros((requests, drafter.gamma), dtype=torch.float64, device=device)
+        drafter.propose([[token] * (context + 1)] * requests, zeros[:, 0], zeros).tokens.cpu()
+
+    return StepProfile.measure(
+        verify, draft, gamma=drafter.gamma, max_requests=max_requests, repetitions=repetitions
+    )
