@@ -12,7 +12,7 @@ import pytest
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, Path]:
     out = tmp_path_factory.mktemp("demo")
     done = subprocess.run(
-        [sys.executable, "-m", "calibrator.cli", "demo", "--rounds", "16000", "--out", str(out), "--json"],
+        [sys.executable, "-m", "calibrator.cli", "demo", "--rounds", "24000", "--out", str(out), "--json"],
         capture_output=True,
         text=True,
         check=False,
@@ -55,7 +55,7 @@ def test_labels_were_truncated_as_in_production(demo) -> None:
 def test_the_ledger_balances(demo) -> None:
     result, _ = demo
     ledger = result["ledger"]
-    assert ledger["emitted"] >= 16000
+    assert ledger["emitted"] >= 24000
     assert ledger["emitted"] == ledger["folded"] + ledger["lost"] + ledger["dead_lettered"]
 
 

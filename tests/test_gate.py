@@ -80,3 +80,19 @@ def test_weights_count_through_their_effective_size() -> None:
     gate = gate_likelihood(prefix_labels(rounds), at_risk(rounds), weights, RULES)[0]
     assert gate.n_eff == pytest.approx(100, rel=0.01)
     assert not gate.allowed
+
+
+def test_the_affine_form_lends_to_positions_with_few_rows() -> None:
+    rounds = recorded("hard")
+    labels, seen, weights = prefix_labels(rounds), at_risk(rounds), np.ones(len(rounds))
+    alone = gate_likelihood(labels, seen, weights, RULES)
+    shared = gate_likelihood(labels, seen, weights, RULES, shared=True)
+    assert [g.allowed for g in alone][5:] == [False, False]
+    assert all(g.allowed for g in shared)
+    assert [g.borrows for g in shared] == [*[False] * 5, True, True]
+
+
+def test_nobody_borrows_where_nobody_has_enough() -> None:
+    rounds = recorded("typical").take(slice(0, 200))
+    gates = gate_likelihood(prefix_labels(rounds), at_risk(rounds), np.ones(200), RULES, shared=True)
+    assert not any(g.allowed for g in gates)

@@ -1,4 +1,4 @@
-"""DeepSpec checkpoints of every head type give what the paper's equations give, written out here one by one."""
+"""DeepSpec checkpoints of every head type give what the paper's equations give, written out here."""
 
 from __future__ import annotations
 
@@ -100,13 +100,15 @@ def a_checkpoint(folder, head: str, **changes):
     return folder, weights
 
 
-def draft_with_engine(folder, tokens, features, wrong_window=None):
-    """Through the engine's own path: prefill, then two committed stretches, the second with a rejected tail."""
+def draft_with_engine(folder, tokens, features):
+    """Through the engine's own path: prefill, then a committed stretch with a rejected tail."""
     own = torch.zeros(VOCABULARY, HIDDEN)
     model = load_drafter_model(folder, own, own)
     drafter = DSparkDrafter(model, rows=3, limit=300)
     device = torch.device("cpu")
-    drafter.prefill(PackedBatch.build([tokens[:4], [9, 9]], [0, 0], device), torch.cat((features[:4], features[:2])))
+    drafter.prefill(
+        PackedBatch.build([tokens[:4], [9, 9]], [0, 0], device), torch.cat((features[:4], features[:2]))
+    )
     garbage = torch.randn(2, features.shape[1])
     batch = PackedBatch.build([[*tokens[4:-1], 3, 3]], [4], device)
     drafter.commit(batch, torch.cat((features[4 : len(tokens) - 1], garbage)), [len(tokens) - 5])
@@ -151,7 +153,9 @@ def reference(w: dict, head: str, confidence: str, tokens: list[int], features: 
             for h in range(HEADS):
                 g = h // (HEADS // KV_HEADS)
                 mine, theirs = slice(h * DIM, (h + 1) * DIM), slice(g * DIM, (g + 1) * DIM)
-                q = turn(norm(p["self_attn.q_proj.weight"][mine] @ x, p["self_attn.q_norm.weight"]), anchor + slot)
+                q = turn(
+                    norm(p["self_attn.q_proj.weight"][mine] @ x, p["self_attn.q_norm.weight"]), anchor + slot
+                )
                 scores, values = [], []
                 for y, position in sources:
                     key = norm(p["self_attn.k_proj.weight"][theirs] @ y, p["self_attn.k_norm.weight"])
@@ -164,7 +168,9 @@ def reference(w: dict, head: str, confidence: str, tokens: list[int], features: 
         for slot, x in enumerate(block):
             y = norm(x, p["post_attention_layernorm.weight"])
             gate = p["mlp.gate_proj.weight"] @ y
-            block[slot] = x + p["mlp.down_proj.weight"] @ (gate * sigmoid(gate) * (p["mlp.up_proj.weight"] @ y))
+            block[slot] = x + p["mlp.down_proj.weight"] @ (
+                gate * sigmoid(gate) * (p["mlp.up_proj.weight"] @ y)
+            )
     hidden = [norm(x, w["norm.weight"]) for x in block]
     previous, state = tokens[-1], np.zeros(RANK)
     all_logits, drafted, confidences = [], [], []
@@ -174,7 +180,9 @@ def reference(w: dict, head: str, confidence: str, tokens: list[int], features: 
         if head == "vanilla":
             logits = logits + w["markov_head.markov_w2.weight"] @ e
         if head == "gated":
-            gate = sigmoid(w["markov_head.gate_proj.weight"] @ np.concatenate((h, e)) + w["markov_head.gate_proj.bias"])
+            gate = sigmoid(
+                w["markov_head.gate_proj.weight"] @ np.concatenate((h, e)) + w["markov_head.gate_proj.bias"]
+            )
             logits = logits + w["markov_head.markov_w2.weight"] @ (gate * e)
         if head == "rnn":
             joint = w["markov_head.joint_proj.weight"] @ np.concatenate((state, e, h))
@@ -213,7 +221,9 @@ def test_drafts_and_confidences_are_those_of_the_equations(tmp_path, head, confi
         confidence_head_with_markov=confidence == "markov",
     )
     tokens = [5, 11, 2, 30, 17, 8, 8, 21, 4]
-    features = torch.randn(len(tokens), HIDDEN * len(TARGET_LAYERS), generator=torch.Generator().manual_seed(3))
+    features = torch.randn(
+        len(tokens), HIDDEN * len(TARGET_LAYERS), generator=torch.Generator().manual_seed(3)
+    )
     proposal = draft_with_engine(folder, tokens, features)
     logits, drafted, confidences = reference(weights, head, confidence, tokens, features.double().numpy())
     assert proposal.logits[0].numpy() == pytest.approx(logits, abs=1e-5)
@@ -242,7 +252,7 @@ def test_missing_and_foreign_weights_are_refused(tmp_path):
     weights.pop("fc.weight")
     save_file(weights, str(folder / "model.safetensors"))
     own = torch.zeros(VOCABULARY, HIDDEN)
-    with pytest.raises(CheckpointError, match="fc.weight"):
+    with pytest.raises(CheckpointError, match=r"fc\.weight"):
         load_drafter_model(folder, own, own)
 
 

@@ -33,7 +33,7 @@ def a_profile(batch: int) -> StepProfile:
 
 @pytest.fixture(scope="module")
 def model():
-    return tiny_llama(VOCABULARY, layers=3, seed=4)
+    return tiny_llama(VOCABULARY, layers=2, seed=4)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def requests():
         GenerationRequest(
             request_id=f"{i}",
             prompt=tuple(random.integers(0, VOCABULARY, random.integers(1, 9)).tolist()),
-            max_tokens=int(random.integers(1, 24)),
+            max_tokens=int(random.integers(1, 16)),
             stop_tokens=STOP,
         )
         for i in range(PROMPTS)
@@ -59,8 +59,7 @@ def outputs_joining_and_leaving(engine: TorchEngine, requests) -> list[list[int]
     """Requests arrive a few at a time while others run and end."""
     waiting, running = list(requests), []
     while waiting or not engine.idle:
-        for request in waiting[:2]:
-            running.append(engine.submit(request))
+        running.extend(engine.submit(request) for request in waiting[:2])
         waiting = waiting[2:]
         engine.step()
     return [r.output for r in running]
@@ -96,7 +95,11 @@ def test_greedy_and_sampled_requests_share_a_batch(model, requests, expected):
     mixed = []
     for request in requests:
         noisy = GenerationRequest(
-            request_id=f"noisy-{request.request_id}", prompt=request.prompt, max_tokens=9, temperature=1.0, seed=1
+            request_id=f"noisy-{request.request_id}",
+            prompt=request.prompt,
+            max_tokens=9,
+            temperature=1.0,
+            seed=1,
         )
         mixed += [request, noisy]
     assert outputs_joining_and_leaving(engine, mixed)[::2] == expected

@@ -20,14 +20,15 @@ from serving_adapter.scheduler import GlobalSearch, scheduler_from_name  # noqa:
 from tests.test_torch_toy import TableDrafter, enumerate_outputs, packed, tiny_llama  # noqa: E402
 
 PROMPT = (3, 4, 5)
-OUTPUTS = 8000
+OUTPUTS = 6000
 LENGTH = 3
 GAMMA = 3
 
 # Admitting one or two drafts never pays; admitting three pays if the third is nearly sure to survive.
 LOOK_AHEAD_PROFILE = StepProfile((1, 2, 3, 4), (1.0, 2.0, 2.6, 2.61), (1,), (0.0,))
-# A staircase for a batch of 64: an algorithm that stops early trims somewhere in the middle.
-BATCH_PROFILE = StepProfile((1, 64, 128, 192, 256), (0.5, 1.0, 1.3, 2.2, 4.0), (1,), (0.0,))
+BATCH = 200
+# A staircase: an algorithm that stops early trims somewhere in the middle.
+BATCH_PROFILE = StepProfile((1, 200, 400, 600, 800), (0.5, 1.0, 1.3, 2.2, 4.0), (1,), (0.0,))
 
 
 class PerRequest:
@@ -58,11 +59,11 @@ def an_adapter(explore: float) -> ServingAdapter:
 def p_value(model, expected, scheduler, profile, *, drafter=None, explore=0.0, seed=0) -> float:
     """Chi-square of 3-token outputs against the enumerated distribution; rare outputs are pooled."""
     engine = TorchEngine(
-        packed(copy.deepcopy(model)),
+        packed(copy.deepcopy(model), rows=BATCH),
         drafter or TableDrafter.random(GAMMA),
         scheduler,
         an_adapter(explore) if explore else None,
-        max_requests=64,
+        max_requests=BATCH,
         profile=profile,
     )
     requests = [

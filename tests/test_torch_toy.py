@@ -1,4 +1,4 @@
-"""A language model and a drafter small enough to enumerate, for the tests of the torch engine; and a test of them."""
+"""A language model and a drafter small enough to enumerate, for the tests of the torch engine."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ from serving_adapter.settings import Settings
 
 CONCURRENCY = 32
 HELD_OUT_FRACTION = 0.4
-REFRESHES = 4
-"""Per phase; a demo needs at least two, and a phase after a drift outlives the old sample."""
+REFRESHES = 2
+"""Per phase: few and on many rows, as in production, where a refresh sees far more rows than a demo has."""
 BINS = 15
 EXPLORE = 0.02
 MIN_ROUNDS = 4000
@@ -134,9 +134,9 @@ class DemoLoop:
         self._drift_step = rounds // 2 // CONCURRENCY
         script = DriftScript.switch(BEFORE_DRIFT, AFTER_DRIFT, self._drift_step)
         clock = EngineClock()
-        # A half-life of a quarter of a phase: engines know no rounds, only time. 0.1 s is about what a step
+        # A half-life of half a phase: engines know no rounds, only time. 0.1 s is about what a step
         # of this batch takes on the recorded machine.
-        half_life = max(5.0, 0.1 * self._drift_step / 4)
+        half_life = max(5.0, 0.1 * self._drift_step / 2)
         settings = Settings(
             deployment="demo",
             replica="replay-0",

@@ -9,13 +9,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrator.core.affine import fit_affine
+from calibrator.core.affine import Prior, fit_affine
 from calibrator.core.gate import GateRules, PositionGate, gate_ece, gate_likelihood
 from calibrator.core.labels import EndOfSequence, at_risk, drafted, included, prefix_labels
 from calibrator.core.likelihood import fit_temperatures_by_likelihood
 from calibrator.core.parameter_set import ParameterSet
 from calibrator.core.population import figure_weights
 from calibrator.core.report import position_report
+from calibrator.core.soft_labels import soft_outcomes
 from calibrator.core.status import Status
 from calibrator.core.temperature import PEER_GRID, fit_temperatures
 from serving_adapter.contract import Form, Rounds
@@ -45,6 +46,8 @@ class ProposalOptions:
         Smallest improvement of the mean held-out ECE that is worth a new version.
     clip
         Largest inverse-propensity weight.
+    soft_labels
+        Fit the affine form to acceptance probabilities where engines report them.
     """
 
     form: Literal["auto", "temperature", "affine"] = "auto"
@@ -59,6 +62,7 @@ class ProposalOptions:
     confidence: float = 0.95
     resamples: int = 400
     clip: float = 100.0
+    soft_labels: bool = True
     end_of_sequence: EndOfSequence = "draft_stop"
     seed: int = 0
     rules: GateRules = field(default_factory=GateRules)
@@ -81,6 +85,7 @@ class Candidate:
 def build_candidate(
     form: Form, rows: Rounds, weights: Float, in_force: ParameterSet, options: ProposalOptions
 ) -> Candidate:
+    """Fit one form to all rows and gate every position; what may not change keeps what is in force."""
     start = _start(form, in_force)
     objective = _objective(form, rows, options)
     fitted, statuses = _fit(form, objective, rows, weights, start, options)
@@ -88,7 +93,14 @@ def build_candidate(
     if objective == "likelihood":
         # A position with too few rows is gated by their number, whatever the fit says of it.
         seen = at_risk(rows, options.end_of_sequence)
-        gates = gate_likelihood(labels, seen, weights, options.rules, None if form == "affine" else statuses)
+        gates = gate_likelihood(
+            labels,
+            seen,
+            weights,
+            options.rules,
+            None if form == "affine" else statuses,
+            shared=form == "affine",
+        )
     else:
         raw = position_report(
             ParameterSet.identity(rows.gamma).survival(rows),
@@ -153,7 +165,18 @@ def _fit(
         seen = at_risk(rows, options.end_of_sequence)
         row_weights = np.broadcast_to(weights[:, None], seen.shape)
         if form == "affine":
-            affine = fit_affine(rows.logits, labels, seen, row_weights)
+            outcome, risk, soft_weight = (
+                soft_outcomes(rows, options.end_of_sequence)
+                if options.soft_labels
+                else (labels, seen, np.ones(seen.shape))
+            )
+            affine = fit_affine(
+                rows.logits,
+                outcome,
+                risk,
+                soft_weight * weights[:, None],
+                prior=Prior.around(start.temperatures, start.offsets),
+            )
             fitted = ParameterSet("affine", np.asarray(affine.temperatures), np.asarray(affine.offsets))
             return fitted, tuple(affine.statuses)
         by_likelihood = fit_temperatures_by_likelihood(

@@ -79,16 +79,16 @@ def corp_curve(
     points, index = np.unique(a, return_inverse=True)
     if len(points) > CELLS:
         _, index = np.unique(np.minimum((a * CELLS).astype(np.int64), CELLS - 1), return_inverse=True)
-    weight = np.bincount(index, w)
-    at = np.bincount(index, w * a) / weight
-    rate = np.bincount(index, w * y) / weight
+    weight = _sums(index, w)
+    at = _sums(index, w * a) / weight
+    rate = _sums(index, w * y) / weight
     observed = _isotonic(rate, weight)
 
     generator = np.random.default_rng(seed)
     drawn = np.empty((resamples, len(at)))
     for i in range(resamples):
         coins = generator.random(len(a)) < a
-        drawn[i] = _isotonic(np.bincount(index, w * coins, len(at)) / weight, weight)
+        drawn[i] = _isotonic(_sums(index, w * coins) / weight, weight)
     tail = 0.5 * (1.0 - confidence)
     low, high = np.quantile(drawn, (tail, 1.0 - tail), axis=0) if resamples else (at, at)
 
@@ -108,6 +108,10 @@ def corp_curve(
         discrimination=climate - recalibrated,
         uncertainty=climate,
     )
+
+
+def _sums(index: NDArray[np.int64], values: Float) -> Float:
+    return np.bincount(index, weights=values).astype(np.float64)
 
 
 def _isotonic(rate: Float, weight: Float) -> Float:

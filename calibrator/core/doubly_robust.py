@@ -30,21 +30,30 @@ from serving_adapter.contract import Rounds
 
 Float = NDArray[np.float64]
 
+FEW_ROWS = 30.0
+"""A bin of fewer effective rows is given the variance of one label more."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ResidualTable:
     """One position, per bin of the prediction; arrays of shape ``[bins]``.
 
-    ``mass`` is the share of the drafted traffic, ``gap`` mean prediction less expected label, ``variance``
-    its squared standard error (requests independent, rows of one request not). ``corrected`` is the share
-    of the traffic whose labels were seen or had a chance to be; the rest stands on the model alone.
+    ``mass`` is the share of the drafted traffic, ``gap`` mean prediction less expected label.
+    ``covariance``, shape ``[2 * bins, 2 * bins]``, is that of the errors of gaps and masses, requests
+    independent, rows of one request not. ``corrected`` is the share of the traffic whose labels were seen
+    or had a chance to be; the rest stands on the model alone.
     """
 
     mass: Float
     predicted: Float
     gap: Float
-    variance: Float
+    covariance: Float
     corrected: float
+
+    @property
+    def variance(self) -> Float:
+        """Squared standard errors of the gaps, shape ``[bins]``."""
+        return np.diagonal(self.covariance)[: len(self.gap)]
 
     @property
     def observed(self) -> Float:
@@ -75,7 +84,16 @@ class ResidualTable:
 
     def debiased(self, confidence: float = 0.95, seed: int = 0) -> DebiasedEce:
         """ECE with the noise taken out, and its interval: the figure of record."""
-        return debiased_ece(self.mass, self.gap, self.variance, confidence=confidence, seed=seed)
+        return debiased_ece(
+            self.predicted, self.mass, self.gap, self.covariance, confidence=confidence, seed=seed
+        )
+
+    @property
+    def mean_gap_standard_error(self) -> float:
+        """Standard error of :attr:`mean_gap`."""
+        bins = len(self.gap)
+        influence = np.concatenate([self.mass, self.gap])
+        return float(np.sqrt(influence @ self.covariance @ influence)) if bins else 0.0
 
 
 def outcome_model(
@@ -195,34 +213,63 @@ def _table(
     reachable: NDArray[np.bool_],
 ) -> ResidualTable:
     index = bin_index(predicted, bins)
-
-    def sums(values: Float) -> Float:
-        return np.bincount(index, weights * values, bins)
-
-    weight = sums(np.ones_like(predicted))
+    weight = _sums(index, weights, bins)
     total = float(weight.sum())
+    if total <= 0:
+        empty = np.zeros(bins)
+        return ResidualTable(empty, empty, empty, np.zeros((2 * bins, 2 * bins)), 0.0)
 
     def mean(values: Float) -> Float:
-        return np.divide(sums(values), weight, out=np.zeros(bins), where=weight > 0)
+        return _ratio(_sums(index, weights * values, bins), weight)
 
-    gap = mean(difference)
-    # Sampling of requests: sums per request and bin of what is known for certain, around its mean.
-    centred = weights * (certain - mean(certain)[index])
-    cell, owner = np.unique(request * bins + index, return_inverse=True)
-    between = np.bincount(cell % bins, np.bincount(owner, centred) ** 2, bins)
-    added = np.bincount(index, weights**2 * spread, bins)
-    # A bin of equal labels is not certain: one label more of the other kind is never ruled out.
-    effective = np.divide(
-        weight**2, np.bincount(index, weights**2, bins), out=np.ones(bins), where=weight > 0
+    gap, known = mean(difference), mean(certain)
+    mass = weight / total
+    _, owner = np.unique(request, return_inverse=True)
+    requests = int(owner.max()) + 1
+    cell = owner * bins + index
+
+    def per_request(values: Float) -> Float:
+        return _sums(cell, weights * values, requests * bins).reshape(requests, bins)
+
+    # Sampling of requests: what each adds to every bin's gap (what is certain of it) and share.
+    size = per_request(np.ones_like(certain))
+    moved = np.concatenate(
+        [
+            _ratio(per_request(certain - known[index]), weight),
+            (size - mass * size.sum(axis=1, keepdims=True)) / total,
+        ],
+        axis=1,
     )
+    covariance = moved.T @ moved * (requests / max(requests - 1, 1))
+    added = _ratio(_sums(index, weights**2 * spread, bins), weight**2)
+    added *= _dispersion(weights * (difference - certain), float(added @ mass**2), owner, total)
+    # Equal labels in a bin of few rows are luck, not certainty: at least the variance of one label more.
+    effective = _ratio(weight**2, _sums(index, weights**2, bins))
     rate = np.clip(mean(predicted - certain), 0.0, 1.0)
     smoothed = (rate * effective + 0.5) / (effective + 1.0)
-    least = np.where(weight > 0, smoothed * (1.0 - smoothed) / (effective + 1.0), 0.0)
-    variance = np.divide(between + added, weight**2, out=np.zeros(bins), where=weight > 0)
+    least = np.where(effective < FEW_ROWS, smoothed * (1.0 - smoothed) / (effective + 1.0), 0.0)
+    variance = np.diagonal(covariance)[:bins] + added
+    added += np.where(weight > 0, np.maximum(least - variance, 0.0), 0.0)
+    covariance[np.arange(bins), np.arange(bins)] += added
     return ResidualTable(
-        mass=weight / total if total > 0 else weight,
+        mass=mass,
         predicted=mean(predicted),
         gap=gap,
-        variance=np.where(weight > 0, np.maximum(variance, 0.25 * least), 0.0),
-        corrected=float((weights * reachable).sum() / total) if total > 0 else 0.0,
+        covariance=covariance,
+        corrected=float((weights * reachable).sum() / total),
     )
+
+
+def _dispersion(correction: Float, modelled: float, owner: NDArray[np.int64], total: float) -> float:
+    """How much more the corrections scatter between requests than independent rows would; at least 1."""
+    between = float((np.bincount(owner, correction) ** 2).sum()) / total**2
+    return max(1.0, between / modelled) if modelled > 0 else 1.0
+
+
+def _sums(index: NDArray[np.int64], values: Float, count: int) -> Float:
+    return np.bincount(index, weights=values, minlength=count).astype(np.float64)
+
+
+def _ratio(top: Float, bottom: Float) -> Float:
+    ratio: Float = np.divide(top, bottom, out=np.zeros(top.shape), where=bottom > 0)
+    return ratio

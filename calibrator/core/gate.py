@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +21,19 @@ class GateRules:
 
     ``min_n_eff`` and ``max_noise_floor`` bind the ``ece`` objective, whose figure is biased upwards by
     noise; a likelihood comes with its own standard errors and needs ``min_n_eff_likelihood`` only.
+
+    The affine fit shares its slope and shrinks offsets towards each other, so a position with fewer rows
+    (``min_n_eff_borrowed``) may change with the others once one of them stands on its own rows: what it
+    lacks it borrows. Left behind at the identity while the positions before it move, it would carry the
+    error that they got rid of.
     """
 
     min_n_eff: float = 1000.0
     min_n_eff_likelihood: float = 300.0
+    min_n_eff_borrowed: float = 30.0
     min_outcomes: int = 50
     min_outcomes_likelihood: int = 10
+    min_outcomes_borrowed: int = 5
     max_noise_floor: float = 0.005
     max_noise_share: float = 1.0 / 3.0
     min_supported_mass: float = 0.95
@@ -34,7 +41,7 @@ class GateRules:
 
 @dataclass(frozen=True, slots=True)
 class PositionGate:
-    """Verdict on one draft position (1-based)."""
+    """Verdict on one draft position (1-based); ``borrows`` when it leans on the other positions."""
 
     position: int
     status: Status
@@ -42,6 +49,7 @@ class PositionGate:
     accepts: int
     rejects: int
     reasons: tuple[str, ...] = ()
+    borrows: bool = False
 
     @property
     def allowed(self) -> bool:
@@ -55,8 +63,10 @@ def gate_likelihood(
     weights: Float,
     rules: GateRules,
     statuses: Sequence[Status] | None = None,
+    *,
+    shared: bool = False,
 ) -> tuple[PositionGate, ...]:
-    """Gate a fit by conditional likelihood: every position stands on its own at-risk rows.
+    """Gate a fit by conditional likelihood: every position stands on its at-risk rows.
 
     Parameters
     ----------
@@ -66,6 +76,8 @@ def gate_likelihood(
         Row weights, shape ``[rows]``.
     statuses
         Of the fit, where it has any beyond the counts (``at_grid_edge``).
+    shared
+        Whether the fit shares strength between positions (the affine form).
     """
     gates = []
     for k in range(labels.shape[1]):
@@ -86,7 +98,20 @@ def gate_likelihood(
         elif status not in ("ok",):
             reasons = (f"the fit is {status}",)
         gates.append(PositionGate(k + 1, status, n_eff, accepts, rejects, reasons))
-    return tuple(gates)
+    if not shared or not any(gate.allowed for gate in gates):
+        return tuple(gates)
+    return tuple(_borrowing(gate, rules) for gate in gates)
+
+
+def _borrowing(gate: PositionGate, rules: GateRules) -> PositionGate:
+    enough = gate.n_eff >= rules.min_n_eff_borrowed
+    if (
+        gate.status != "insufficient"
+        or not enough
+        or min(gate.accepts, gate.rejects) < rules.min_outcomes_borrowed
+    ):
+        return gate
+    return replace(gate, status="ok", reasons=(), borrows=True)
 
 
 def gate_ece(

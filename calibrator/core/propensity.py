@@ -51,3 +51,19 @@ def kish(weights: Float, axis: int = 0) -> Float:
     squares = np.asarray((weights**2).sum(axis=axis))
     effective: Float = np.divide(total**2, squares, out=np.zeros_like(total), where=squares > 0)
     return effective
+
+
+def clipped_mass(rounds: Rounds, end_of_sequence: EndOfSequence, clip: float | None) -> Float:
+    """Share of the inverse-propensity weight that clipping takes away, per position, shape ``[gamma]``.
+
+    That much of the traffic is spoken for by nobody: an upper bound for the bias that clipping buys its
+    variance with.
+
+    >>> rounds = Rounds.build([[0.0]] * 2, [1, 1], scheduled=[0, 1], explore=[0.01, 0.01])
+    >>> clipped_mass(rounds, "draft_stop", 20.0).round(3)
+    array([0.792])
+    """
+    full = inclusion_weights(rounds, end_of_sequence).sum(axis=0)
+    kept = inclusion_weights(rounds, end_of_sequence, clip).sum(axis=0)
+    lost: Float = np.divide(full - kept, full, out=np.zeros_like(full), where=full > 0)
+    return lost

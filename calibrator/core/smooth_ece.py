@@ -88,9 +88,10 @@ def _residuals(predicted: ArrayLike, labels: ArrayLike, weights: ArrayLike | Non
     place = np.clip(a * GRID - 0.5, 0.0, GRID - 1.0)
     left = np.minimum(place.astype(np.int64), GRID - 2)
     right_share = place - left
-    return np.bincount(left, mass * (1.0 - right_share), GRID) + np.bincount(
-        left + 1, mass * right_share, GRID
-    )
+    shares: Float = np.zeros(GRID)
+    shares += np.bincount(left, mass * (1.0 - right_share), GRID)
+    shares += np.bincount(left + 1, mass * right_share, GRID)
+    return shares
 
 
 def _error(spectrum: Float, bandwidth: float) -> float:

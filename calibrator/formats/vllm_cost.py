@@ -2,8 +2,8 @@
 
 vLLM takes them in memory (``build_cost_tables_from_curves(draft_curve, verify_curve, max_num_reqs,
 max_batch_tokens, cudagraph_limit)``): up to the largest captured size a batch costs what the next point
-costs, beyond it points are joined by straight lines. Checked against the code of release 0.33; the JSON
-file is ours.
+costs, beyond it points are joined by straight lines. The JSON file is
+ours.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving_adapter.contract.errors import ContractError
-from serving_adapter.contract.rounds import MAX_GAMMA, POSITION_COLUMNS, ROUND_COLUMNS, Rounds
+from serving_adapter.contract.rounds import MAX_GAMMA, POSITION_COLUMNS, ROUND_COLUMNS, Rounds, as_numbers
 from serving_adapter.contract.steps import STEP_COLUMNS, Steps
 
 SCHEMA = "dspark.verify.v1"
@@ -279,6 +279,8 @@ def _steps(raw: Any, *, packed: bool) -> Steps:
 
 def _column(name: str, value: Any, wire: str, *, packed: bool) -> NDArray[Any]:
     if isinstance(value, int | float) and not isinstance(value, bool):
+        if isinstance(value, int) and not -(2**63) <= value < 2**64:
+            raise ContractError(name, value, f"a number of type {wire.lstrip('<')}")
         return np.asarray(value)
     if packed:
         return _unpack(name, value, wire)
@@ -288,7 +290,7 @@ def _column(name: str, value: Any, wire: str, *, packed: bool) -> NDArray[Any]:
         bad = next(i for i in value if not isinstance(i, int | float) or isinstance(i, bool))
         raise ContractError(name, bad, "numbers")
     try:
-        return np.asarray(value, dtype=np.float64 if np.dtype(wire).kind == "f" else None)
+        return np.asarray(value, dtype=np.float64) if np.dtype(wire).kind == "f" else as_numbers(value)
     except (OverflowError, ValueError) as error:
         raise ContractError(name, value, f"numbers of type {wire}") from error
 

@@ -221,7 +221,7 @@ def _as_logits(value: ArrayLike) -> NDArray[np.floating[Any]]:
 def _as_column(name: str, value: ArrayLike, rows: int) -> NDArray[Any]:
     wire = np.dtype(ROUND_COLUMNS[name])
     try:
-        array = np.asarray(value)
+        array = as_numbers(value)
     except (TypeError, ValueError) as error:
         raise ContractError(name, type(value).__name__, f"shape [{rows}]") from error
     if array.dtype.kind not in "biuf":
@@ -242,6 +242,15 @@ def _as_column(name: str, value: ArrayLike, rows: int) -> NDArray[Any]:
         bad = (array < limits.min) | (array > limits.max)
         _check_rows(name, array, bad, f"between {limits.min} and {limits.max}")
     return array.astype(wire)
+
+
+def as_numbers(value: ArrayLike) -> NDArray[Any]:
+    """Make an array, and keep whole numbers above 2**63 exact, which NumPy rounds beside smaller ones."""
+    array = np.asarray(value)
+    whole = isinstance(value, list | tuple) and all(isinstance(item, int) for item in value)
+    if whole and array.dtype.kind == "f" and min(value) >= 0 and max(value) < 2**64:
+        return np.asarray(value, dtype=np.uint64)
+    return array
 
 
 def _as_probabilities(value: ArrayLike | None, rows: int, gamma: int) -> NDArray[np.floating[Any]] | None:
@@ -272,7 +281,7 @@ def _as_segments(value: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if not isinstance(name, str) or not name or len(name) > 128:
             raise ContractError("segments", name, "labels of 1 to 128 characters")
-    return names
+    return tuple(str(name) for name in names)  # NumPy's strings cannot be encoded
 
 
 def _check_rows(name: str, values: NDArray[Any], wrong: NDArray[np.bool_], expected: str) -> None:

@@ -243,6 +243,16 @@ class RedisParameterStore:
                 self._connected = connect(self._url, self._ca_file)
             return self._connected
 
+    def _move(self, url: str) -> None:
+        """Go to another server with the next call."""
+        with self._lock:
+            if url == self._url:
+                return
+            self._url, self._name = url, mask_url(url)
+            client, self._connected = self._connected, None
+        if client is not None:
+            client.close()
+
     def _call(self, work: Callable[[Any], Result]) -> Result:
         for attempt in range(1, _ATTEMPTS + 1):
             try:

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -65,6 +66,8 @@ class ValkeyServer:
         self._lock: IO[bytes] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._socket = Path()
+        self._mending = threading.Lock()
+        self._closed = False
         self.owner = self._take()
         if self.owner:
             self.start()
@@ -112,15 +115,43 @@ class ValkeyServer:
             process.kill()
             process.wait()
 
+    def mend(self) -> None:
+        """Bring back a server that does not answer; :attr:`url` may be another one afterwards.
+
+        Our own is started again if it has died. That of a process that has died is started by whichever
+        of the others comes first; the rest find it with their next call.
+
+        Raises
+        ------
+        TransportError
+            The server does not start.
+        """
+        with self._mending:
+            if self._closed:
+                return
+            if not self.owner:
+                self.owner = self._take()
+            if self.owner:
+                if self.pid is None:
+                    log.warning("embedded parameter store in %s is started again", self._folder)
+                    self.start()
+                return
+            assert self._folder is not None
+            place = self._folder / "socket"
+            if place.exists():
+                self._socket = Path(place.read_text())
+
     def close(self) -> None:
         """Stop the server if it is ours, and remove what is not meant to last."""
-        self.stop()
-        if self._private is not None:
-            shutil.rmtree(self._private, ignore_errors=True)
-            self._private = None
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        with self._mending:
+            self._closed = True
+            self.stop()
+            if self._private is not None:
+                shutil.rmtree(self._private, ignore_errors=True)
+                self._private = None
+            if self._lock is not None:
+                self._lock.close()
+                self._lock = None
 
     def _take(self) -> bool:
         """Take the folder; False when another process has it."""

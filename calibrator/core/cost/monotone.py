@@ -12,8 +12,8 @@ Mask = NDArray[np.bool_]
 SLOPE_CHANGE = 1.5
 """Prior: over an octave of size the marginal cost changes by this many times the mean marginal cost.
 
-Chosen by leaving one size out on the recorded samples (docs/throughput.md), where anything between 0.7
-and 3 does about as well. It matters only where samples are few.
+It hardly matters: leaving one size out on the recorded samples (docs/throughput.md), every width from 0.4
+up has a mean error between 2.8 and 3.0 %. With 200 steps a size it changes less than 0.1 %.
 """
 
 

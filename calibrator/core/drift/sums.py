@@ -199,7 +199,8 @@ def bet_index(predicted: ArrayLike, labels: ArrayLike) -> Integers:
     True
     """
     level = np.minimum((np.asarray(predicted, dtype=np.float64) * LEVELS).astype(np.int64), LEVELS - 1)
-    return level + LEVELS * (np.asarray(labels) > 0)
+    index: Integers = level + LEVELS * (np.asarray(labels) > 0)
+    return index
 
 
 def bet_table(tolerance: float) -> Float:
@@ -229,8 +230,9 @@ def _fixed_table(tolerance: float) -> Integers:
 
 def _per_cell(cells: Integers, values: Float, count: int) -> Integers:
     if count == 1:
-        return np.array([values.sum()]).astype(np.int64)
-    return np.bincount(cells, weights=values, minlength=count).astype(np.int64)
+        return np.array([int(values.sum())], dtype=np.int64)
+    sums: Integers = np.bincount(cells, weights=values, minlength=count).astype(np.int64)
+    return sums
 
 
 def _mean(total: Integers, rows: Integers) -> Float:

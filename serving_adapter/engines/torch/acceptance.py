@@ -93,7 +93,13 @@ def verify(
         drafted = proposal.tokens.gather(1, accepted.clamp(max=gamma - 1)[:, None])[:, 0]
         bonus = torch.where(free, drafted, bonus)
     numbers = torch.stack([accepted, bonus, resolved, resolved_accepted]).cpu().numpy()
-    return Verdict(*numbers, accept_probability=accept_probability.float().cpu().numpy())
+    return Verdict(
+        accepted=numbers[0],
+        bonus=numbers[1],
+        resolved=numbers[2],
+        resolved_accepted=numbers[3],
+        accept_probability=accept_probability.float().cpu().numpy(),
+    )
 
 
 def _accept_probability(

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -179,6 +180,13 @@ class TorchEngine:
         while not self.idle:
             self.step()
 
+    def abandon(self) -> None:
+        """Forget every request, after a step that failed: their cache cannot be trusted."""
+        with self._lock:
+            self._waiting.clear()
+        self._running.clear()
+        self._log = RoundsLog(self._log.late_labels)
+
     def close(self) -> None:
         """Hand over rounds that still wait for labels."""
         self._log.flush()
@@ -303,19 +311,32 @@ class TorchEngine:
             anchor, before = running.anchor, len(running.tokens)
             running.append([*drafts[row, : verdict.accepted[row]].tolist(), int(verdict.bonus[row])])
             total += len(running.tokens) - before
-            if self.adapter is not None and plan is not None:
-                segment = self.adapter.segment(running.request.segment)
-                entry = Round.of(running, row, anchor, segment, logits[row], plan, verdict)
-                self._log.enter(running, entry, drafts[row].tolist())
-                self._log.follow(running)
+            if plan is not None:
+                self._record(row, running, anchor, drafts[row].tolist(), logits[row], plan, verdict)
             running.rounds += 1
         return total
+
+    def _record(
+        self,
+        row: int,
+        running: RunningRequest,
+        anchor: int,
+        draft: list[int],
+        logits: NDArray[np.float32],
+        plan: VerificationPlan,
+        verdict: Verdict,
+    ) -> None:
+        if self.adapter is None:
+            return
+        segment = self.adapter.segment(running.request.segment)
+        self._log.enter(running, Round.of(running, row, anchor, segment, logits, plan, verdict), draft)
+        self._log.follow(running)
 
     def _emit(self, result: StepResult) -> None:
         if self.adapter is None or result.plan is None:
             return
         columns = self._log.columns()
-        step = {
+        step: dict[str, Any] = {
             "step_seconds": result.step_seconds,
             "draft_seconds": result.draft_seconds,
             "verify_seconds": result.verify_seconds,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import tempfile
 from dataclasses import dataclass
 from importlib import import_module, metadata, util
@@ -150,8 +149,3 @@ def _transformers() -> Any:
         raise ModelNotFoundError(
             "transformers: not installed: pip install 'dspark-calibrator[engine]'"
         ) from error
-
-
-def remove_unpacked(cache_folder: Path | None = None) -> None:
-    """Remove the unpacked weights."""
-    shutil.rmtree(unpacked_smollm2(cache_folder), ignore_errors=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn import functional
 
 from serving_adapter.engines.torch.kv_cache import RowCache
 from serving_adapter.engines.torch.packing import PackedBatch
@@ -116,7 +116,7 @@ class PackedModel:
             logits_to_keep=0 if logits_at is None else logits_at,
             dspark_attention=attention,
         )
-        states = output.hidden_states if wants_states else ()
+        states: Any = output.hidden_states
         features = torch.cat([states[i + 1][0] for i in feature_layers], dim=-1) if feature_layers else None
         return ModelOutput(
             logits=output.logits[0].float(),
@@ -142,7 +142,7 @@ class _PackedAttention:
         # The query heads that share a key head become further query rows: no key is ever repeated.
         q = batch.pad(query[0].transpose(0, 1)).view(batch.requests, batch.longest, kv_heads, -1, dim)
         q = q.permute(0, 2, 3, 1, 4).reshape(batch.requests, kv_heads, -1, dim)
-        out = F.scaled_dot_product_attention(q, keys, values, attn_mask=self.mask, scale=scaling)
+        out = functional.scaled_dot_product_attention(q, keys, values, attn_mask=self.mask, scale=scaling)
         out = out.view(batch.requests, kv_heads, heads // kv_heads, batch.longest, dim).permute(0, 3, 1, 2, 4)
         return batch.unpad(out.reshape(batch.requests, batch.longest, heads, dim))[None]
 

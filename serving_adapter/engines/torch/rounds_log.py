@@ -1,4 +1,4 @@
-"""Rows of the verify-event contract: collected round by round, handed to the adapter when their labels are in.
+"""Rows of the verify-event contract, handed to the adapter when their labels are in.
 
 A sampled round is reported in its own step. A greedy round waits until the text has grown past its draft:
 decoding is lossless, so the committed tokens tell for every drafted position, verified or not, whether
@@ -55,6 +55,8 @@ class Round:
         verdict: Verdict,
     ) -> Round:
         """Round of the request in row ``row``, whose draft stood behind position ``anchor``."""
+        soft = verdict.accept_probability[row].copy()
+        soft[plan.verified[row] :] = np.nan  # the contract has them for verified positions
         return cls(
             request=running.hash,
             step=running.rounds,
@@ -69,7 +71,7 @@ class Round:
             draft_stop=NO_STOP,
             explore=plan.explore,
             version=plan.version,
-            accept_probability=verdict.accept_probability[row],
+            accept_probability=soft,
             anchor=anchor,
         )
 

@@ -30,7 +30,7 @@ def rounded(weight: Tensor, *, levels: int = LEVELS, group: int = GROUP) -> Tens
     Groups are runs of ``group`` inputs of one output; ``weight`` has shape ``[outputs, inputs]``.
     """
     parts = []
-    for part in weight.split(group, dim=1):
+    for part in torch.split(weight, group, dim=1):
         low, high = part.amin(dim=1, keepdim=True), part.amax(dim=1, keepdim=True)
         step = ((high - low) / (levels - 1)).clamp(min=torch.finfo(weight.dtype).tiny)
         parts.append(torch.round((part - low) / step) * step + low)
@@ -61,7 +61,7 @@ class SelfDraftHead:
 
     @classmethod
     def packaged(cls, head: Head, device: torch.device) -> SelfDraftHead:
-        """Read the packaged head of SmolLM2-135M-Instruct: the overfit one or the one trained on more rows."""
+        """Read a packaged head of SmolLM2-135M-Instruct; ``second`` was trained on more rows."""
         source = resources.files("serving_adapter.engines.torch") / "data" / "selfdraft" / "heads.npz"
         with source.open("rb") as file, np.load(file) as arrays:
             return cls(

@@ -1,1 +1,1 @@
-"""The DSpark drafter: a parallel backbone over target features, a sequential Markov head, a confidence head."""
+"""The DSpark drafter: a parallel backbone, a sequential Markov head, a confidence head."""

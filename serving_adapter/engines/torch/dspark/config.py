@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal, get_args
 
 MarkovHeadType = Literal["none", "vanilla", "gated", "rnn"]
@@ -63,7 +64,7 @@ class DSparkConfig:
         if self.heads % self.kv_heads:
             raise CheckpointError(f"heads: got {self.heads}, expected a multiple of {self.kv_heads}")
         ids = self.target_layer_ids
-        if not ids or any(b <= a for a, b in zip(ids, ids[1:], strict=False)) or ids[0] < -1:
+        if not ids or any(b <= a for a, b in pairwise(ids)) or ids[0] < -1:
             raise CheckpointError(f"target_layer_ids: got {list(ids)}, expected rising layer numbers")
         if self.markov_head not in get_args(MarkovHeadType):
             raise CheckpointError(

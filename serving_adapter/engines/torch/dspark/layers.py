@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 from serving_adapter.engines.torch.dspark.config import DSparkConfig
 
@@ -85,11 +85,11 @@ class DraftAttention(nn.Module):
         own_keys, own_values = self.keys_and_values(x, positions)
         k = torch.cat((keys, own_keys.transpose(1, 2)), dim=2)
         v = torch.cat((values, own_values.transpose(1, 2)), dim=2)
-        seen = F.pad(context_mask, (0, gamma), value=True)[:, None, None, :]
+        seen = functional.pad(context_mask, (0, gamma), value=True)[:, None, None, :]
         # Query heads that share a key head become further rows of the block.
         q = query.view(rows, gamma, self.kv_heads, -1, self.head_dim).permute(0, 2, 3, 1, 4)
         q = q.reshape(rows, self.kv_heads, -1, self.head_dim)
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+        out = functional.scaled_dot_product_attention(q, k, v, attn_mask=seen)
         out = out.view(rows, self.kv_heads, -1, gamma, self.head_dim).permute(0, 3, 1, 2, 4)
         merged: Tensor = self.o_proj(out.reshape(rows, gamma, self.heads * self.head_dim))
         return merged
@@ -106,7 +106,7 @@ class DraftMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Position by position."""
-        result: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        result: Tensor = self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
         return result
 
 

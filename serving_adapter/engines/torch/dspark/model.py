@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 from serving_adapter.engines.torch.dspark.config import DSparkConfig
 from serving_adapter.engines.torch.dspark.layers import DraftLayer, RMSNorm
@@ -84,9 +84,9 @@ class DSparkModel(nn.Module):
         """
         gamma = self.config.block_size
         assert isinstance(self.embedding, Tensor)
-        mask = self.mask_embedding
-        if mask is None:
-            mask = self.embedding[self.config.mask_token]
+        mask: Tensor = self.embedding[self.config.mask_token or 0]
+        if self.mask_embedding is not None:
+            mask = self.mask_embedding
         first = self.embedding[anchors][:, None]
         x = torch.cat((first, mask.to(first.dtype).expand(len(anchors), gamma - 1, -1)), dim=1)
         slots = positions[:, None] + torch.arange(gamma, device=positions.device)
@@ -98,7 +98,7 @@ class DSparkModel(nn.Module):
     def base_logits(self, hidden: Tensor) -> Tensor:
         """Logits ``[..., D]`` before the Markov head."""
         assert isinstance(self.lm_head, Tensor)
-        return F.linear(hidden, self.lm_head)
+        return functional.linear(hidden, self.lm_head)
 
     def previous_embedding(self, previous: Tensor) -> Tensor | None:
         """``W1[x_{k-1}]`` of tokens of the target's vocabulary; None without a Markov head."""

@@ -1,0 +1,176 @@
+"""The figure of record of every position: doubly robust, noise taken out, with its interval."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import norm
+
+from calibrator.core.doubly_robust import ResidualTable, doubly_robust
+from calibrator.core.labels import EndOfSequence, drafted, included
+from calibrator.core.population import Population, population_of
+from calibrator.core.propensity import clipped_mass, inclusion_weights, kish
+from calibrator.core.status import Status
+from serving_adapter.contract import Rounds
+
+Float = NDArray[np.float64]
+
+MIN_LABELS = 100.0
+"""Fewer effective labels than this: ``insufficient``. Each is worth more here than in a plain mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFigure:
+    """One position; undefined figures are None.
+
+    Attributes
+    ----------
+    position
+        1-based.
+    ece, ece_low, ece_high
+        Expected calibration error over the drafted traffic with the noise taken out
+        (:func:`calibrator.core.debiased_ece.debiased_ece`), and its interval.
+    plain_ece
+        The same table without: the binned ECE, biased upwards by about its ``noise_floor``.
+    gap, gap_low, gap_high
+        Mean prediction less mean label: above 0 is overconfident. Unbiased.
+    squared_error
+        Debiased squared calibration error; may be negative.
+    n_eff
+        Kish's effective number of inverse-propensity weighted labels.
+    clipped
+        Share of inverse-propensity weight that clipping took away.
+    corrected
+        Share of the traffic whose labels were seen or had a chance to be explored; the rest rests on the
+        outcome model alone.
+    population
+        Whom labels can speak for. Where that is ``verified traffic only`` there is no figure of record:
+        the figures are None and :func:`calibrator.core.report.position_report` has the bounds.
+    """
+
+    position: int
+    ece: float | None
+    ece_low: float | None
+    ece_high: float | None
+    plain_ece: float | None
+    noise_floor: float | None
+    gap: float | None
+    gap_low: float | None
+    gap_high: float | None
+    squared_error: float | None
+    n_eff: float
+    clipped: float
+    corrected: float
+    status: Status
+    population: Population
+
+
+def figures_of_record(
+    predicted: ArrayLike,
+    rounds: Rounds,
+    bins: int = 20,
+    end_of_sequence: EndOfSequence = "draft_stop",
+    clip: float | None = 1000.0,
+    sample_weights: ArrayLike | None = None,
+    confidence: float = 0.95,
+    model: Float | None = None,
+) -> list[RecordFigure]:
+    """Judge predictions against the whole drafted traffic.
+
+    Parameters
+    ----------
+    predicted
+        Prefix survival ``a_k``, shape ``[rows, gamma]``.
+    rounds
+        The outcomes.
+    bins, end_of_sequence, clip, sample_weights, model
+        As for :func:`calibrator.core.doubly_robust.doubly_robust`.
+    confidence
+        Of the intervals.
+
+    >>> rng = np.random.default_rng(0)
+    >>> rounds = Rounds.build(np.zeros((4000, 1)), rng.random(4000) < 0.6)
+    >>> figure = figures_of_record(np.full((4000, 1), 0.5), rounds)[0]
+    >>> figure.ece_low < 0.1 < figure.ece_high, figure.status
+    (True, 'ok')
+    """
+    rows = np.ones(len(rounds)) if sample_weights is None else np.asarray(sample_weights, dtype=np.float64)
+    population = population_of(rounds, end_of_sequence)
+    tables = doubly_robust(predicted, rounds, bins, end_of_sequence, clip, rows, model)
+    weights = inclusion_weights(rounds, end_of_sequence, clip) * rows[:, None]
+    lost = clipped_mass(rounds, end_of_sequence, clip)
+    seen = included(rounds, end_of_sequence).sum(axis=0)
+    inside = drafted(rounds, end_of_sequence).sum(axis=0)
+    figures = []
+    for k, table in enumerate(tables):
+        n_eff = float(kish(weights[:, k]))
+        status: Status = "ok"
+        if not seen[k]:
+            status = "censored" if inside[k] else "insufficient"
+        elif n_eff < MIN_LABELS:
+            status = "insufficient"
+        defined = population == "traffic" and bool(table.mass.any()) and bool(seen[k])
+        figures.append(
+            _figure(
+                k + 1,
+                table if defined else None,
+                n_eff,
+                float(lost[k]),
+                status,
+                population,
+                confidence,
+                table,
+            )
+        )
+    return figures
+
+
+def _figure(
+    position: int,
+    table: ResidualTable | None,
+    n_eff: float,
+    clipped: float,
+    status: Status,
+    population: Population,
+    confidence: float,
+    source: ResidualTable,
+) -> RecordFigure:
+    if table is None:
+        return RecordFigure(
+            position=position,
+            ece=None,
+            ece_low=None,
+            ece_high=None,
+            plain_ece=None,
+            noise_floor=None,
+            gap=None,
+            gap_low=None,
+            gap_high=None,
+            squared_error=None,
+            n_eff=n_eff,
+            clipped=clipped,
+            corrected=source.corrected,
+            status=status,
+            population=population,
+        )
+    ece = table.debiased(confidence, seed=position)
+    half = float(norm.ppf(0.5 + confidence / 2)) * table.mean_gap_standard_error
+    return RecordFigure(
+        position=position,
+        ece=ece.estimate,
+        ece_low=ece.low,
+        ece_high=ece.high,
+        plain_ece=table.ece,
+        noise_floor=table.noise_floor,
+        gap=table.mean_gap,
+        gap_low=table.mean_gap - half,
+        gap_high=table.mean_gap + half,
+        squared_error=table.debiased_squared_error,
+        n_eff=n_eff,
+        clipped=clipped,
+        corrected=source.corrected,
+        status=status,
+        population=population,
+    )

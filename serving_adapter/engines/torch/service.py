@@ -1,0 +1,177 @@
+"""The engine in a thread of its own, and what a front end needs of it."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from serving_adapter.engines.torch.building import BuiltEngine
+from serving_adapter.engines.torch.engine import StepResult
+from serving_adapter.engines.torch.requests import FinishReason, GenerationRequest
+from serving_adapter.engines.torch.text import Texts
+
+log = logging.getLogger(__name__)
+
+
+class OverloadedError(Exception):
+    """Too many requests wait already."""
+
+
+class EngineFailedError(Exception):
+    """The engine could not go on with this request."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counts since the start; ``seconds`` is the time of all steps, prompts apart."""
+
+    steps: int = 0
+    rounds: int = 0
+    tokens: int = 0
+    batch_tokens: int = 0
+    seconds: float = 0.0
+    prefill_seconds: float = 0.0
+    finished: int = 0
+
+    def add(self, result: StepResult) -> None:
+        """Enter a step."""
+        self.steps += 1
+        self.rounds += result.requests
+        self.tokens += result.committed
+        self.batch_tokens += result.batch_tokens
+        self.seconds += result.step_seconds
+        self.prefill_seconds += result.prefill_seconds
+
+
+Piece = tuple[Sequence[int], FinishReason | None]
+
+
+@dataclass(slots=True, eq=False)
+class Generation:
+    """A running generation: iterate for new tokens, each time with the reason once it has ended."""
+
+    request_id: str
+    service: EngineService
+    pieces: queue.SimpleQueue[Piece | None] = field(default_factory=queue.SimpleQueue)
+
+    def __iter__(self) -> Iterator[Piece]:
+        while True:
+            piece = self.pieces.get()
+            if piece is None:
+                raise EngineFailedError("the engine failed on this request")
+            yield piece
+            if piece[1] is not None:
+                return
+
+    def cancel(self) -> None:
+        """Give up: nobody listens any more."""
+        self.service.engine.cancel(self.request_id)
+
+
+class EngineService:
+    """Steps the engine whenever there is something to do.
+
+    Parameters
+    ----------
+    built
+        Engine and tokenizer.
+    max_waiting
+        Requests that may wait for a place in the batch.
+    """
+
+    def __init__(self, built: BuiltEngine, *, max_waiting: int = 1024) -> None:
+        self.built, self.engine, self.texts = built, built.engine, Texts(built.tokenizer)
+        self.totals = Totals()
+        self._max_waiting = max_waiting
+        self._work = threading.Event()
+        self._stopping = threading.Event()
+        self._open: dict[str, Generation] = {}
+        self._thread = threading.Thread(target=self._run, name="dspark-engine", daemon=True)
+
+    def start(self) -> None:
+        """Begin to step."""
+        self._thread.start()
+
+    def stop(self, timeout: float = 30.0) -> None:
+        """End after the current step; what still runs is told that the engine failed."""
+        self._stopping.set()
+        self._work.set()
+        self._thread.join(timeout)
+
+    def generate(
+        self,
+        prompt: Sequence[int],
+        *,
+        max_tokens: int | None,
+        temperature: float,
+        seed: int | None,
+        segment: str = "default",
+    ) -> Generation:
+        """Submit a request; without ``max_tokens`` it may fill the context.
+
+        Raises
+        ------
+        ValueError
+            It can never be served, and why.
+        OverloadedError
+            Try again later.
+        """
+        if self.engine.waiting >= self._max_waiting:
+            raise OverloadedError(f"{self._max_waiting} requests are waiting already")
+        if max_tokens is None:
+            max_tokens = max(1, self.engine.target.limit - self.engine.gamma - len(prompt))
+        generation = Generation(uuid.uuid4().hex, self)
+
+        def put(tokens: Sequence[int], reason: FinishReason | None) -> None:
+            if reason is not None:
+                self.totals.finished += 1
+                self._open.pop(generation.request_id, None)
+            generation.pieces.put((tokens, reason))
+
+        request = GenerationRequest(
+            request_id=generation.request_id,
+            prompt=tuple(prompt),
+            max_tokens=max_tokens,
+            temperature=temperature,
+            seed=seed,
+            stop_tokens=self.built.stop_tokens,
+            segment=segment,
+            on_tokens=put,
+        )
+        self._open[generation.request_id] = generation
+        try:
+            self.engine.submit(request)
+        except ValueError:
+            self._open.pop(generation.request_id, None)
+            raise
+        if self._stopping.is_set():
+            self._fail_open()
+        self._work.set()
+        return generation
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._work.clear()
+            try:
+                while not self.engine.idle and not self._stopping.is_set():
+                    result = self.engine.step()
+                    if result is not None:
+                        self.totals.add(result)
+            except Exception:
+                log.exception("engine_failed running=%d", self.engine.running)
+                self.engine.abandon()
+                self._fail_open()
+            if not self._stopping.is_set():
+                self._work.wait()
+        self.engine.close()
+        self._fail_open()
+
+    def _fail_open(self) -> None:
+        for request_id in list(self._open):
+            generation = self._open.pop(request_id, None)
+            if generation is not None:
+                generation.pieces.put(None)
