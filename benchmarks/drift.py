@@ -140,7 +140,7 @@ def delays(
     matching: dict[str, float],
     adwin_runs: int,
 ) -> dict[str, Any]:
-    """Rounds from onset to alarm: median and 90 % quantile, and the share that never came (or came before)."""
+    """Rounds from onset to alarm: median, 90 % quantile, share before the onset and share that never came."""
     a, y = streams(source, runs, onset + horizon, gap, onset, 77)
     detectors = {
         "e-process": first_alarm_e(a, y, rules),
@@ -253,7 +253,8 @@ def main() -> None:
     for gap, rows in late.items():
         for name, row in rows.items():
             print(
-                f"  {gap:>4} {name:32} {row['median']} ({row['p90']})  {row['before']:.1%}  {row['missed']:.1%}"
+                f"  {gap:>4} {name:32} {row['median']} ({row['p90']})  "
+                f"{row['before']:.1%}  {row['missed']:.1%}"
             )
     print("whole recorded requests, 32 at a time: share of runs with an alarm, per position")
     print("  " + " ".join(f"{share:.1%}" for share in recorded["per position"]))

@@ -73,6 +73,7 @@ def rig(servers: Servers, tmp_path: Path) -> Iterator[Rig]:
     }
     with Rig(tmp_path, settings) as rig:
         yield rig
+        print("\n".join(rig.history))
 
 
 def administrator(servers: Servers) -> "psycopg.Connection[Any]":
@@ -292,10 +293,12 @@ def test_poison_between_good_messages(rig: Rig) -> None:
     ]
     keys = []
     for number, (value, headers, _) in enumerate(poison):
-        for partition in range(rig.settings.kafka_partitions):
-            key = f"{number}/{partition}"
-            bus.send(rig.settings, [(partition, key.encode(), value, [*headers, ("mark", key.encode())])])
-            keys.append(key)
+        marks = [f"{number}/{partition}".encode() for partition in range(rig.settings.kafka_partitions)]
+        bus.send(
+            rig.settings,
+            [(partition, mark, value, [*headers, ("mark", mark)]) for partition, mark in enumerate(marks)],
+        )
+        keys += [mark.decode() for mark in marks]
         pods[number % 2].serve(50)
     rig.fold(500)
     # The strangers' rows are the same in all partitions: booked once.

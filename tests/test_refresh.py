@@ -40,9 +40,15 @@ class Place:
     clock: ManualClock
     offset: int = 0
     sequence: int = 0
+    steps_sequence: int = 0
 
     def ingest(
-        self, rounds: Rounds, deployment: str = "chat", fingerprint: str = "f", boot: str = "b0"
+        self,
+        rounds: Rounds,
+        deployment: str = "chat",
+        fingerprint: str = "f",
+        boot: str = "b0",
+        steps: Steps | None = None,
     ) -> None:
         pipeline = IngestPipeline(self.store, NoDeadLetters(), self.clock, PipelineOptions())
         messages = []
@@ -51,11 +57,13 @@ class Place:
             batch = VerifyBatch(
                 deployment=deployment, fingerprint=fingerprint, replica="pod-0", boot=boot,
                 sequence=self.sequence, lost=0, emitted_at=int(self.clock.now() * 1e9),
-                rounds=part, steps=Steps.empty(), gamma=rounds.gamma,
+                rounds=part, steps=Steps.empty() if start or steps is None else steps, gamma=rounds.gamma,
+                steps_sequence=self.steps_sequence,
             )  # fmt: skip
             headers = ((CONTENT_TYPE_HEADER, CONTENT_TYPE_MSGPACK.encode()),)
             messages.append(Message("t", 0, self.offset, b"pod-0", encode_msgpack(batch), headers))
             self.offset += 1
+            self.steps_sequence += len(batch.steps)
             self.sequence += len(part)
         pipeline.ingest(messages)
 
@@ -117,7 +125,7 @@ def test_the_same_rows_again_publish_nothing_and_the_reason_is_kept(place: Place
         assert known is not None
         history = refreshes.recent(connection, known.id)
     assert [r.outcome for r in history] == ["unchanged", "published"]
-    assert "no gain" in history[0].reasons[-1]
+    assert any("no gain" in reason for reason in history[0].reasons)
     assert history[1].version == 1
 
 
@@ -263,6 +271,58 @@ def test_the_loop_waits_one_interval_and_survives_stores_that_go_away(place: Pla
     stop = threading.Event()
     stop.set()
     loop.run(stop)
+
+
+def measured_steps(speed: float = 1.0, sizes: tuple[int, ...] = (8, 16, 32, 64, 128, 256)) -> Steps:
+    """Steps of a machine that takes 30 ms and 1 ms per token."""
+    tokens = np.repeat(sizes, 40)
+    noise = np.random.default_rng(0).normal(1.0, 0.01, tokens.size)
+    return Steps.build(
+        step_seconds=speed * (0.03 + 0.001 * tokens) * noise,
+        batch_tokens=tokens,
+        requests=np.full(tokens.size, 8),
+    )
+
+
+def test_a_measured_curve_is_published_with_the_parameters(place: Place) -> None:
+    place.ingest(recorded("typical").take(slice(0, 6000)), steps=measured_steps())
+    place.report()
+    document = place.refresher.refresh("chat").document
+    assert document is not None
+    assert document.cost is not None
+    known = np.interp(100, document.cost.batch_tokens, document.cost.seconds)
+    assert known == pytest.approx(0.130, rel=0.03)
+    with place.store.read() as connection:
+        chat = deployments.get(connection, "chat")
+        assert chat is not None
+        evidence = refreshes.recent(connection, chat.id)[0].evidence
+    assert {v["policy"] for v in evidence["value"]} >= {"in force", "candidate", "verify all", "verify none"}
+    assert evidence["curve"]["status"]
+
+
+def test_a_machine_that_became_faster_is_a_new_version_even_if_calibration_stays(place: Place) -> None:
+    place.ingest(recorded("typical").take(slice(0, 6000)), steps=measured_steps())
+    place.report()
+    first = place.refresher.refresh("chat").document
+    assert first is not None
+    assert place.refresher.refresh("chat").outcome == "unchanged"
+    place.clock.advance(14 * 6 * 3600.0)  # the slow steps are forgotten, the calibration is not in doubt
+    place.ingest(recorded("typical").take(slice(0, 3000)), steps=measured_steps(speed=0.7))
+    place.report()
+    second = place.refresher.refresh("chat").document
+    assert second is not None
+    assert second.cost is not None
+    assert np.interp(100, second.cost.batch_tokens, second.cost.seconds) == pytest.approx(0.091, rel=0.05)
+    assert "curve: measured anew" in second.evidence.reasons  # type: ignore[union-attr]
+
+
+def test_a_curve_of_one_size_is_no_knowledge_and_the_reason_is_kept(place: Place) -> None:
+    place.ingest(recorded("typical").take(slice(0, 6000)), steps=measured_steps(sizes=(64,)))
+    place.report()
+    outcome = place.refresher.refresh("chat")
+    assert outcome.document is not None
+    assert outcome.document.cost is None
+    assert any(reason.startswith("curve: ") for reason in outcome.reasons)
 
 
 def dataclasses_replace(document, **changes):

@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from calibrator.core.candidate import ProposalOptions
 from calibrator.core.parameter_set import ParameterSet
 from calibrator.core.proposal import Proposal, propose
-from calibrator.core.report import PositionReport
+from calibrator.service.curves import LiveCurve, live_curve
+from calibrator.service.evidence import evidence_json, judge_worth
 from calibrator.service.publisher import PUBLISHED, Publisher
 from calibrator.store import boots, deployments, leases, parameters, refreshes, sample
 from calibrator.store.errors import ConflictError
 from calibrator.store.store import Store
-from serving_adapter.contract import FORMS, Evidence, Form, ParameterDocument
-from serving_adapter.ports import Clock, ParameterStore, TransportError
+from serving_adapter.contract import FORMS, CostCurve, Evidence, Form, ParameterDocument
+from serving_adapter.ports import Clock, ParameterStore
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +44,7 @@ class RefreshOutcome:
     reasons: tuple[str, ...]
     document: ParameterDocument | None = None
     proposal: Proposal | None = None
+    curve: LiveCurve | None = None
 
 
 class Refresher:
@@ -143,31 +144,40 @@ class Refresher:
             self._finish(refresh_id, "no_rows", reasons, {}, None)
             return RefreshOutcome("no_rows", reasons)
 
-        in_force = _parameter_set(latest.document if latest else None, deployment)
+        previous = latest.document if latest else None
+        in_force = _parameter_set(previous, deployment)
         options = dataclasses.replace(self._options, supported_forms=self._supported_forms(deployment.name))
         # Weights matter relative to each other only; a mean of one keeps figures readable.
         weights = rows.weights / rows.weights.mean()
         proposal = propose(rows.rounds, in_force, options, weights)
-        evidence = _evidence_json(proposal)
-        if not proposal.publish:
-            self._finish(refresh_id, "unchanged", proposal.reasons, evidence, None)
+        live = live_curve(self._store, deployment, now, _cost(previous, deployment), self._half_life)
+        worth = judge_worth(proposal, in_force, live, rows.rounds, weights)
+        reasons = (*proposal.reasons, *worth.reasons, *(f"curve: {reason}" for reason in live.reasons))
+        evidence = evidence_json(proposal, live, worth)
+        calibrate = proposal.publish and not worth.reasons
+        if not calibrate and not live.changed:
+            self._finish(refresh_id, "unchanged", reasons, evidence, None)
             log.info("refresh_unchanged deployment=%s reason=%r", deployment.name, proposal.reasons[-1])
-            return RefreshOutcome("unchanged", proposal.reasons, proposal=proposal)
+            return RefreshOutcome("unchanged", reasons, proposal=proposal, curve=live)
+        if live.changed:
+            reasons = (*reasons, "curve: measured anew")
 
-        document = self._document(deployment, proposal, latest.document if latest else None)
+        document = self._document(
+            deployment, proposal, previous, proposal.parameters if calibrate else in_force, live, reasons
+        )
         try:
             with self._store.write() as connection:
                 parameters.append(connection, deployment.id, document, self._clock.now(), PUBLISHED)
                 refreshes.finish(
-                    connection, refresh_id, self._clock.now(), "published", list(proposal.reasons), evidence,
+                    connection, refresh_id, self._clock.now(), "published", list(reasons), evidence,
                     document.version,
                 )  # fmt: skip
         except ConflictError as error:
             self._finish(refresh_id, "conflict", (str(error),), evidence, None)
-            return RefreshOutcome("conflict", (str(error),), proposal=proposal)
+            return RefreshOutcome("conflict", (str(error),), proposal=proposal, curve=live)
         self._publisher.put_in_force(document)
         log.info("refresh_published deployment=%s version=%d", deployment.name, document.version)
-        return RefreshOutcome("published", proposal.reasons, document=document, proposal=proposal)
+        return RefreshOutcome("published", reasons, document=document, proposal=proposal, curve=live)
 
     def _finish(
         self,
@@ -192,9 +202,14 @@ class Refresher:
         return tuple(allowed) or ("temperature",)
 
     def _document(
-        self, deployment: deployments.Deployment, proposal: Proposal, previous: ParameterDocument | None
+        self,
+        deployment: deployments.Deployment,
+        proposal: Proposal,
+        previous: ParameterDocument | None,
+        chosen: ParameterSet,
+        live: LiveCurve,
+        reasons: tuple[str, ...],
     ) -> ParameterDocument:
-        chosen = proposal.parameters
         document = ParameterDocument(
             deployment=deployment.name,
             fingerprint=deployment.fingerprint,
@@ -205,7 +220,7 @@ class Refresher:
             temperatures=chosen.temperatures.tolist(),
             offsets=chosen.offsets.tolist(),
             created_at=datetime.fromtimestamp(self._clock.now(), UTC).isoformat(timespec="milliseconds"),
-            cost=previous.cost if previous else None,
+            cost=live.curve if live.curve is not None else _cost(previous, deployment),
             explore=self._explore,
             evidence=Evidence(
                 window="weighted sample",
@@ -215,7 +230,7 @@ class Refresher:
                 ece_after=[r.ece for r in proposal.after],
                 noise_floor=[r.noise_floor for r in proposal.after],
                 status=[g.status for g in proposal.gates],
-                reasons=list(proposal.reasons),
+                reasons=list(reasons),
             ),
         )
         return self._publisher.seal(document)
@@ -228,25 +243,8 @@ def _parameter_set(document: ParameterDocument | None, deployment: deployments.D
     return ParameterSet(document.form, np.array(document.temperatures), np.array(document.offsets))
 
 
-def _evidence_json(proposal: Proposal) -> dict[str, Any]:
-    def reports(items: tuple[PositionReport, ...]) -> list[dict[str, Any]]:
-        return [dataclasses.asdict(item) for item in items]
-
-    evidence = {
-        "form": proposal.form_judged,
-        "temperatures": proposal.parameters.temperatures.tolist(),
-        "offsets": proposal.parameters.offsets.tolist(),
-        "rows": proposal.rows,
-        "requests": proposal.requests,
-        "gates": [dataclasses.asdict(g) for g in proposal.gates],
-        "raw": reports(proposal.raw),
-        "before": reports(proposal.before),
-        "after": reports(proposal.after),
-        "judgement": dataclasses.asdict(proposal.judgement) if proposal.judgement else None,
-    }
-    # Through JSON once: NumPy numbers and NaN must not reach the database.
-    built: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(evidence, enc_hook=lambda x: x.item()))
-    return built
-
-
-__all__ = ["RefreshOutcome", "Refresher", "TransportError"]
+def _cost(document: ParameterDocument | None, deployment: deployments.Deployment) -> CostCurve | None:
+    """Return the curve in force; what another engine or machine took says nothing of this one."""
+    if document is None or document.fingerprint != deployment.fingerprint:
+        return None
+    return document.cost

@@ -244,13 +244,13 @@ def _as_column(name: str, value: ArrayLike, rows: int) -> NDArray[Any]:
     return array.astype(wire)
 
 
-def as_numbers(value: ArrayLike) -> NDArray[Any]:
+def as_numbers(value: Any) -> NDArray[Any]:
     """Make an array, and keep whole numbers above 2**63 exact, which NumPy rounds beside smaller ones."""
     array = np.asarray(value)
-    whole = isinstance(value, list | tuple) and all(isinstance(item, int) for item in value)
-    if whole and array.dtype.kind == "f" and min(value) >= 0 and max(value) < 2**64:
-        return np.asarray(value, dtype=np.uint64)
-    return array
+    if array.dtype.kind != "f" or not isinstance(value, list | tuple):
+        return array
+    whole = all(isinstance(item, int) and 0 <= item < 2**64 for item in value)
+    return np.asarray(value, dtype=np.uint64) if whole and value else array
 
 
 def _as_probabilities(value: ArrayLike | None, rows: int, gamma: int) -> NDArray[np.floating[Any]] | None:

@@ -64,6 +64,8 @@ class Rig:
         self.pods: list[Pod] = []
         self.collectors: list[RigProcess] = []
         self.services: list[RigProcess] = []
+        self.history: list[str] = []
+        """What was waited for, for whoever reads a failure."""
 
     def __enter__(self) -> Self:
         return self
@@ -116,16 +118,18 @@ class Rig:
         self, condition: Callable[[], object], what: str, seconds: float = PATIENCE_SECONDS
     ) -> None:
         """Wait for a condition; AssertionError with all logs when it does not come, or a process fails."""
-        deadline = time.monotonic() + seconds
+        begun = time.monotonic()
+        deadline = begun + seconds
         while not condition():
             fallen = [p for p in self.processes if p.wanted and not p.running]
             assert not fallen, self.failure(f"while waiting for: {what}: {fallen} ended by themselves")
             assert time.monotonic() < deadline, self.failure(f"waited in vain for: {what}")
             time.sleep(_LOOK_SECONDS)
+        self.history.append(f"waited {time.monotonic() - begun:.1f} s: {what}")
 
     def failure(self, what: str) -> str:
-        """A message with the end of every log."""
-        return "\n".join([what, *(process.log_tail() for process in self.processes)])
+        """A message with what went before and the end of every log."""
+        return "\n".join([what, *self.history[-20:], *(process.log_tail() for process in self.processes)])
 
     # --- parameters
 

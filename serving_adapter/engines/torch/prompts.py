@@ -9,7 +9,7 @@ DOMAINS = ("math", "code", "chat")
 
 _PEOPLE = ("Ana", "Bo", "Chen", "Dora", "Emil", "Fatou", "Goran", "Hiro")
 _MATH = (
-    "{name} has {a} apples and buys {b} more. Then {name} gives away {c}. How many are left? Think step by step.",
+    "{name} has {a} apples, buys {b} more and gives away {c}. How many are left? Think step by step.",
     "A train drives {a} km in {c} hours. How far does it drive in {b} hours at the same speed?",
     "{name} saves {c} coins a day. After how many days does {name} have more than {a} coins?",
     "What is {a} + {b} * {c}? Explain every step.",
