@@ -28,11 +28,11 @@ from serving_adapter.step_cost import StepCost
 
 BINS = 20
 CURVES: dict[str, tuple[Callable[[], StepCost], int]] = {
-    "measured": (lambda: Machine.recorded().cost, 32),
-    "knee at 128": (lambda: Machine.with_knee(128).cost, 64),
-    "steep": (lambda: StepCost([1, 64, 128, 1024], [0.02, 0.03, 0.06, 0.48]), 64),
+    "measured, 8 requests": (lambda: Machine.recorded().cost, 8),
+    "knee at 128, 64 requests": (lambda: Machine.with_knee(128).cost, 64),
+    "knee at 256, 64 requests": (lambda: Machine.with_knee(256).cost, 64),
 }
-"""Cost curve and requests per batch."""
+"""Cost curve and requests in a batch."""
 
 ESTIMATORS = ("trimmed is rejected", "verified only", "inverse propensity", "doubly robust", "of record")
 
@@ -177,7 +177,7 @@ def _mean_and_error(parts: list[np.ndarray]) -> tuple[float, float] | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--recordings", default="typical,dspark", help="names, separated by commas")
-    parser.add_argument("--curves", default=",".join(CURVES), help="names, separated by commas")
+    parser.add_argument("--curves", default=";".join(CURVES), help="names, separated by semicolons")
     parser.add_argument("--explore", default="0,0.01,0.05")
     parser.add_argument("--resamples", type=int, default=200)
     parser.add_argument("--size", type=float, default=2.0, help="requests drawn, relative to those recorded")
@@ -186,7 +186,7 @@ def main() -> None:
     results = [
         measure(name, curve, float(e), options.resamples, options.size)
         for name in options.recordings.split(",")
-        for curve in options.curves.split(",")
+        for curve in options.curves.split(";")
         for e in options.explore.split(",")
     ]
     if options.json:
@@ -194,17 +194,16 @@ def main() -> None:
         print()
         return
     for kind in ("ece", "gap"):
-        print(
-            f"\nbias of the {'mean ECE' if kind == 'ece' else 'signed gap'} (points of .0001, two standard errors)"
-        )
-        print(f"{'':42}" + "".join(f"{n:>22}" for n in ESTIMATORS))
+        figure = "mean ECE" if kind == "ece" else "signed gap"
+        print(f"\nbias of the {figure} (points of .0001, two standard errors)")
+        print(f"{'':58}" + "".join(f"{n:>22}" for n in ESTIMATORS))
         for row in results:
             head = (
                 f"{row['recording']}, {row['curve']}, e {row['explore']:.0%} ({row['verified']:.0%} verified)"
             )
             cells = [row[f"{kind} bias"][n] for n in ESTIMATORS]
             print(
-                f"{head:42}"
+                f"{head:58}"
                 + "".join(
                     f"{'':>22}" if c is None else f"{c[0] * 1e4:+14.0f} ±{c[1] * 1e4:5.1f} " for c in cells
                 )

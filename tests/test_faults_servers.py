@@ -305,7 +305,9 @@ def test_poison_between_good_messages(rig: Rig) -> None:
     found = rig.assert_exact(strangers=10)
     assert found.totals.lost == 0
 
-    letters = {m.header("mark"): m for m in bus.everything(rig.settings, rig.settings.kafka_dead_letter_topic)}
+    letters = {
+        m.header("mark"): m for m in bus.everything(rig.settings, rig.settings.kafka_dead_letter_topic)
+    }
     assert sorted(letters) == sorted(keys)
     for number, (value, _, reason) in enumerate(poison):
         letter = letters[f"{number}/0"]

@@ -2,7 +2,6 @@
 
 import multiprocessing
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.synchronize import Event
@@ -11,40 +10,14 @@ from urllib.parse import quote
 import pytest
 import redis
 
-from serving_adapter.contract import ParameterDocument, decode_document, seal
+from serving_adapter.contract import decode_document
 from serving_adapter.parameter_stores.embedded import EmbeddedParameterStore
 from serving_adapter.parameter_stores.redis import RedisParameterStore
 from serving_adapter.parameter_stores.urls import connect
 from serving_adapter.ports import ReplicaReport, TransportError, VersionConflictError
 from serving_adapter.settings import mask_url
+from tests.parameter_documents import DEADLINE, document, until
 from tools.servers import RedisSentinel, RedisServer
-
-DEADLINE = 30.0
-
-
-def document(version: int, deployment: str = "chat/eu-1", temperature: float = 1.5) -> ParameterDocument:
-    return seal(
-        ParameterDocument(
-            deployment=deployment,
-            fingerprint="f" * 32,
-            version=version,
-            previous=version - 1,
-            gamma=2,
-            form="temperature",
-            temperatures=[temperature, 2.0],
-            offsets=[0.0, 0.0],
-            created_at="2026-11-29T10:00:00Z",
-        )
-    )
-
-
-def until(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 @dataclass

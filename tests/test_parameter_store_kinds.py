@@ -16,7 +16,7 @@ from serving_adapter.parameter_stores.redis import RedisParameterStore
 from serving_adapter.parameter_stores.urls import connect
 from serving_adapter.ports import TransportError, VersionConflictError
 from serving_adapter.settings import Settings
-from tests.test_parameter_store import document, until
+from tests.parameter_documents import document, until
 from tools.servers import RedisSentinel, RedisServer
 
 

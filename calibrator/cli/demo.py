@@ -6,14 +6,16 @@ import logging
 import tempfile
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from calibrator.cli import output
 from calibrator.cli.demo_loop import MIN_ROUNDS, DemoLoop, DemoRun, Phase
-from calibrator.cli.demo_page import DemoPage
 from calibrator.cli.evaluate import AsJson
+
+if TYPE_CHECKING:
+    from calibrator.cli.demo_page import DemoPage
 
 
 def demo(
@@ -45,6 +47,9 @@ def demo(
     """
     if rounds < MIN_ROUNDS:
         raise output.UsageError(f"--rounds: got {rounds}, expected at least {MIN_ROUNDS}")
+    # Only here: Matplotlib takes half a second to load, and collectors and services never draw.
+    from calibrator.cli.demo_page import DemoPage
+
     out.mkdir(parents=True, exist_ok=True)
     # What the loops log belongs to a service's log; here it would run through the progress bar.
     logging.getLogger().addHandler(logging.NullHandler())

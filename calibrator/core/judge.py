@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from calibrator.core.bootstrap import ece_difference
 from calibrator.core.labels import EndOfSequence, at_risk, prefix_labels
@@ -126,7 +126,7 @@ def _log_loss_difference(
     mean = float(total.sum() / size.sum())
     residual = total - mean * size
     spread = requests / (requests - 1) * float((residual**2).sum())
-    half = float(norm.ppf(0.5 + confidence / 2)) * np.sqrt(spread) / float(size.sum())
+    half = float(ndtri(0.5 + confidence / 2)) * np.sqrt(spread) / float(size.sum())
     return mean, mean - half, mean + half, requests
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from calibrator.core.doubly_robust import ResidualTable, doubly_robust
 from calibrator.core.labels import EndOfSequence, drafted, included
@@ -156,7 +156,7 @@ def _figure(
             population=population,
         )
     ece = table.debiased(confidence, seed=position)
-    half = float(norm.ppf(0.5 + confidence / 2)) * table.mean_gap_standard_error
+    half = float(ndtri(0.5 + confidence / 2)) * table.mean_gap_standard_error
     return RecordFigure(
         position=position,
         ece=ece.estimate,

@@ -15,6 +15,10 @@ MIN_CHANGE = 0.05
 """Relative change of a measured size that is worth a new version: steps vary by a few per cent anyway."""
 
 
+COVERED = 1.25
+"""How far beyond its ends, as a factor, a curve is believed."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveCurve:
     """What the telemetry says a step costs, and whether that is news.
@@ -57,9 +61,28 @@ def live_curve(
     fit = fit_curve(CostCells.fold(steps.steps, epoch=0, weights=weights))
     if not fit.publishable:
         return LiveCurve(None, changed=False, requests=requests, reasons=tuple(fit.reasons), fit=fit)
+    gap = _uncovered(fit, requests, deployment.gamma)
+    if gap:
+        return LiveCurve(None, changed=False, requests=requests, reasons=(gap,), fit=fit)
     curve = fit.to_contract()
     assert curve is not None
     return LiveCurve(curve, _differs(fit, in_force), requests, (), fit)
+
+
+def _uncovered(fit: CurveFit, requests: int, gamma: int) -> str:
+    """Why the curve may not decide at this load, or nothing.
+
+    A scheduler weighs everything from verifying nothing to verifying all. A curve that was measured only
+    where the scheduler happens to stay reads as flat beyond its ends, and would hold it there.
+    """
+    sizes = [int(b) for b, status in zip(fit.sizes, fit.statuses, strict=True) if status == "measured"]
+    least, most = requests, requests * (1 + gamma)
+    if sizes[0] <= COVERED * least and sizes[-1] * COVERED >= most:
+        return ""
+    return (
+        f"measured from {sizes[0]} to {sizes[-1]} tokens, but {requests} requests may make a batch of "
+        f"{least} to {most}: other sizes must be tried (profile)"
+    )
 
 
 def _differs(fit: CurveFit, in_force: CostCurve | None) -> bool:

@@ -51,9 +51,7 @@ def everything(settings: Settings, topic: str) -> list[Message]:
     return found
 
 
-def send(
-    settings: Settings, messages: Iterable[tuple[int, bytes, bytes, list[tuple[str, bytes]]]]
-) -> None:
+def send(settings: Settings, messages: Iterable[tuple[int, bytes, bytes, list[tuple[str, bytes]]]]) -> None:
     """Put messages (partition, key, value, headers) on the topic of verify events as they are."""
     producer = KafkaProducer(
         bootstrap_servers=settings.kafka_bootstrap, acks="all", max_request_size=16 * 1024 * 1024

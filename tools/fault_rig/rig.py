@@ -39,10 +39,15 @@ class Rig:
     settings
         Settings by name (``kafka_bootstrap``, ...): passed to every process in its environment. Without
         servers named there it is the embedded placement.
+    supervised
+        Start processes again that end by themselves, as an orchestrator does; else that is a failure.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self, folder: Path, settings: Mapping[str, object] | None = None, *, supervised: bool = False
+    ) -> None:
         self.folder = folder
+        self._supervised = supervised
         given: dict[str, object] = {
             "deployment": f"faults-{secrets.token_hex(4)}",
             "database_url": f"sqlite:///{folder / 'store.db'}",
@@ -86,9 +91,7 @@ class Rig:
         ring = f"dspark-rig-{secrets.token_hex(6)}"
         engine.setdefault("seed", len(self.pods))
         replica = f"pod-{len(self.pods)}"
-        pod = Pod(
-            replica, self.environment, self.folder, self.until, ring=ring, engine=engine, ahead=ahead
-        )
+        pod = Pod(replica, self.environment, self.folder, self.until, ring=ring, engine=engine, ahead=ahead)
         self.pods.append(pod)
         return pod
 
@@ -114,18 +117,25 @@ class Rig:
 
     # --- waiting
 
-    def until(
-        self, condition: Callable[[], object], what: str, seconds: float = PATIENCE_SECONDS
-    ) -> None:
+    def until(self, condition: Callable[[], object], what: str, seconds: float = PATIENCE_SECONDS) -> None:
         """Wait for a condition; AssertionError with all logs when it does not come, or a process fails."""
         begun = time.monotonic()
         deadline = begun + seconds
         while not condition():
-            fallen = [p for p in self.processes if p.wanted and not p.running]
-            assert not fallen, self.failure(f"while waiting for: {what}: {fallen} ended by themselves")
+            self.look_after(what)
             assert time.monotonic() < deadline, self.failure(f"waited in vain for: {what}")
             time.sleep(_LOOK_SECONDS)
         self.history.append(f"waited {time.monotonic() - begun:.1f} s: {what}")
+
+    def look_after(self, what: str = "nothing") -> None:
+        """See that everything runs that should."""
+        fallen = [p for p in self.processes if p.wanted and not p.running]
+        assert self._supervised or not fallen, self.failure(
+            f"while waiting for: {what}: {fallen} ended by themselves"
+        )
+        for process in fallen:
+            self.history.append(f"{process!r} is started again")
+            process.start()
 
     def failure(self, what: str) -> str:
         """A message with what went before and the end of every log."""

@@ -56,7 +56,5 @@ def sums(
     for start, stop in without:
         kept[start:stop] = False
     k = np.arange(1, gamma + 1)
-    labels, accepted = (
-        (rows[kept, column, None] >= k).sum(axis=0, dtype=np.int64) for column in (0, 1)
-    )
+    labels, accepted = ((rows[kept, column, None] >= k).sum(axis=0, dtype=np.int64) for column in (0, 1))
     return labels, accepted

@@ -142,7 +142,7 @@ def fit_curve(
     (True, [0.03, 0.05, 0.16])
     """
     rules = rules or CurveRules()
-    nodes = build_nodes(cells, quantity, axis, context, now, half_life, graph_sizes)
+    nodes = build_nodes(cells, quantity, axis, context, now, half_life, graph_sizes, rules.min_n_eff)
     if not len(nodes):
         none = np.zeros(0)
         return CurveFit(none.astype(np.int64), none, none, none, (), (), 0.0, ("no step was measured",))

@@ -9,11 +9,18 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrator.core.cost.cells import CellSummary, CostCells, Quantity
+from calibrator.core.cost.buckets import TOKEN_BITS, size_bucket
+from calibrator.core.cost.cells import KEYS, CellSummary, CostCells, Quantity
 
 Integers = NDArray[np.int64]
 Float = NDArray[np.float64]
 Axis = Literal["batch_tokens", "requests"]
+
+COARSEST_BITS = 2
+"""Groups of neighbouring sizes are at most a quarter of an octave wide (19 %)."""
+
+SUPPORTED_SHARE = 0.97
+"""Of the steps: sizes are taken together until so many are at supported ones."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,6 +57,7 @@ def build_nodes(
     now: int | None,
     half_life: float | None,
     graph_sizes: Sequence[int],
+    min_n_eff: float = 0.0,
 ) -> Nodes:
     """Summarise cells by size, see :func:`calibrator.core.cost.curve.fit_curve`."""
     cells = cells.only(quantity, context)
@@ -58,10 +66,31 @@ def build_nodes(
         return _single(sizes, np.rint(sizes.requests).astype(np.int64))
     eager = CostCells(*_rows(cells, cells.column("graph_tokens") == 0))
     padded = CostCells(*_rows(cells, cells.column("graph_tokens") > 0))
-    single = eager.summary(("batch_tokens",), now, half_life)
-    alone = _single(single, np.rint(single.batch_tokens).astype(np.int64))
+    alone = _eager(eager, now, half_life, min_n_eff)
     tiers = _tiers(padded, now, half_life, graph_sizes)
     return _combined(alone, tiers)
+
+
+def _eager(cells: CostCells, now: int | None, half_life: float | None, min_n_eff: float) -> Nodes:
+    """Sizes that pad to nothing, neighbours taken together as far as their support asks for.
+
+    A scheduler that trims picks a new size every step: hundreds of sizes with a few steps each. The finest
+    grouping is taken under which most steps are at supported sizes; a rare size far from the others stays
+    rare, and says so.
+    """
+    finest: Nodes | None = None
+    for bits in range(TOKEN_BITS, COARSEST_BITS - 1, -1):
+        keys = cells.keys.copy()
+        column = KEYS.index("batch_tokens")
+        keys[:, column] = size_bucket(keys[:, column], bits)
+        summary = CostCells.from_arrays(keys, cells.sums).summary(("batch_tokens",), now, half_life)
+        nodes = _single(summary, np.rint(summary.batch_tokens).astype(np.int64))
+        finest = nodes if finest is None else finest
+        total = nodes.weight.sum()
+        if total <= 0 or nodes.weight[nodes.n_eff >= min_n_eff].sum() >= SUPPORTED_SHARE * total:
+            return nodes
+    assert finest is not None
+    return finest
 
 
 def _rows(cells: CostCells, kept: NDArray[np.bool_]) -> tuple[Integers, Integers]:

@@ -8,7 +8,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.isotonic import IsotonicRegression
 
 from calibrator.core.labels import EndOfSequence, at_risk, prefix_labels
 from calibrator.core.parameter_set import ParameterSet
@@ -54,6 +53,9 @@ def monotone_survival(
     salt
         Of the split by request.
     """
+    # Only here: scikit-learn takes a second to load, and every service and collector would wait for it.
+    from sklearn.isotonic import IsotonicRegression
+
     half = held_out(rounds.request, 0.5, salt)
     seen = at_risk(rounds, end_of_sequence)
     labels = prefix_labels(rounds)
