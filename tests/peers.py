@@ -11,6 +11,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -62,8 +63,13 @@ def sglang_wheel() -> Path:
 @pytest.fixture(scope="session")
 def sglang(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SGLang]:
     """SGLang's DSpark loaders and fitter."""
-    pytest.importorskip("torch", reason="SGLang's files need PyTorch (make test installs it)")
-    root = tmp_path_factory.mktemp("sglang")
+    with sglang_modules(tmp_path_factory.mktemp("sglang")) as modules:
+        yield modules
+
+
+@contextmanager
+def sglang_modules(root: Path) -> Iterator[SGLang]:
+    """Unpack SGLang's DSpark files below ``root`` and import them; they need PyTorch."""
     with zipfile.ZipFile(sglang_wheel()) as archive:
         for name in SGLANG_FILES:
             archive.extract(name, root)

@@ -7,13 +7,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from serving_adapter.buses.embedded import EmbeddedSink, EmbeddedSource
-from serving_adapter.buses.kafka import KafkaConnection, KafkaSink, KafkaSource, TopicPlan, create_topics
+from serving_adapter.buses.kafka import KafkaConnection, TopicPlan, create_topics
 from serving_adapter.buses.limits import MAX_BUS_MESSAGE_BYTES
 from serving_adapter.ports import (
     AssignmentListener,
@@ -23,59 +21,7 @@ from serving_adapter.ports import (
     MessageRefusedError,
     OutgoingMessage,
 )
-
-DEADLINE = 60.0
-PARTITIONS = 4
-
-
-@dataclass
-class Bus:
-    """A bus with one empty topic."""
-
-    kind: str
-    address: str
-    topic: str
-
-    def sink(self, truncate: bool = False) -> EventSink:
-        if self.kind == "kafka":
-            return KafkaSink(KafkaConnection(self.address), self.topic, truncate=truncate)
-        return EmbeddedSink(self.address, self.topic, truncate=truncate)
-
-    def source(self, listener: AssignmentListener, group: str = "collectors") -> EventSource:
-        group = f"{group}-{self.topic}"
-        if self.kind == "kafka":
-            return KafkaSource(
-                KafkaConnection(self.address), self.topic, group, listener, session_seconds=3.0
-            )
-        return EmbeddedSource(self.address, self.topic, listener, group=group)
-
-
-@dataclass
-class Ledger:
-    """The truth about positions, as the collectors' database keeps it, and what happened to it."""
-
-    positions: dict[int, int] = field(default_factory=dict)
-    assigned: set[int] = field(default_factory=set)
-    calls: list[tuple[str, frozenset[int]]] = field(default_factory=list)
-    threads: set[int] = field(default_factory=set)
-
-    def listener(self) -> AssignmentListener:
-        def assigned(partitions: frozenset[int]) -> dict[int, int]:
-            self.calls.append(("assigned", partitions))
-            self.threads.add(threading.get_ident())
-            self.assigned |= partitions
-            return {p: self.positions[p] for p in partitions if p in self.positions}
-
-        def revoked(partitions: frozenset[int]) -> None:
-            self.calls.append(("revoked", partitions))
-            self.threads.add(threading.get_ident())
-            self.assigned -= partitions
-
-        return AssignmentListener(assigned, revoked)
-
-    def advance(self, messages: list[Message]) -> None:
-        for message in messages:
-            self.positions[message.partition] = message.offset + 1
+from tests.buses import DEADLINE, PARTITIONS, Bus, Ledger, numbered, publish_all, read, values
 
 
 @pytest.fixture(params=["embedded", pytest.param("kafka", marks=pytest.mark.servers)])
@@ -105,36 +51,6 @@ def source(bus: Bus, ledger: Ledger) -> Iterator[EventSource]:
     opened = bus.source(ledger.listener())
     yield opened
     opened.close()
-
-
-def read(source: EventSource, count: int) -> list[Message]:
-    """Messages until there are that many, and whatever comes with the last of them."""
-    found: list[Message] = []
-    deadline = time.monotonic() + DEADLINE
-    while len(found) < count and time.monotonic() < deadline:
-        found += source.poll(0.2)
-    return found
-
-
-def numbered(count: int, keys: int = 8) -> list[OutgoingMessage]:
-    return [OutgoingMessage(b"replica-%d" % (i % keys), b"%d" % i) for i in range(count)]
-
-
-def publish_all(sink: EventSink, messages: list[OutgoingMessage]) -> None:
-    assert sink.publish(messages) == len(messages)
-
-
-def values(messages: list[Message]) -> list[bytes]:
-    return [message.value for message in messages]
-
-
-def until(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def test_a_message_arrives_as_it_was_sent(bus: Bus, sink: EventSink, source: EventSource) -> None:

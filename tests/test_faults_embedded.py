@@ -68,12 +68,21 @@ def test_the_parameter_server_comes_back_when_it_or_its_owner_is_killed(rig: Rig
     collector.start()
     service.start()
     rig.until(lambda: rig.served_version() > 0, "a version is published")
-    for kill in (lambda: [server.kill() for server in valkey(rig)], pod.sidecar.kill):
-        version, dead = rig.served_version(), {server.pid for server in valkey(rig)}
-        kill()
-        rig.until(lambda: {s.pid for s in valkey(rig)} - dead, "somebody has started it again")
+
+    def comes_back(version: int, dead: set[int]) -> None:
+        rig.until(lambda: {server.pid for server in valkey(rig)} - dead, "somebody has started it again")
         rig.until(lambda: rig.served_version() >= version, "it holds what it held")
+
+    def kill_server() -> None:
+        for server in valkey(rig):
+            server.kill()
+
+    for kill in (kill_server, pod.sidecar.kill):
+        before = rig.served_version(), {server.pid for server in valkey(rig)}
+        kill()
+        comes_back(*before)
     pod.sidecar.start()
+    version = rig.served_version()
     rig.until(lambda: pod.progress()[2] >= version, "the engine applies it")
     rig.assert_exact()
 
@@ -117,12 +126,15 @@ def test_full_disks_delay_rows_and_lose_none(rig: Rig) -> None:
     pod.start()
     collector.start()
     rig.fold(500)
-    for process, complaint in ((collector, "collector waits"), (pod.sidecar, "bus_unavailable")):
+
+    def fill_disk_of(process: RigProcess, complaint: str) -> None:
         limit_files(process, 16 * 1024)
         rig.until(lambda: complaint in process.log.read_text(), f"{process.name} says that it cannot write")
-        steps = pod.steps
-        rig.until(lambda: pod.steps > steps + 50, "the engine goes on")
+        pod.goes_on()
         limit_files(process, resource.RLIM_INFINITY)
+
+    fill_disk_of(collector, "collector waits")
+    fill_disk_of(pod.sidecar, "bus_unavailable")
     rig.fold(500)
     found = rig.assert_exact()
     assert found.totals.lost == 0

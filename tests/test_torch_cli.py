@@ -22,7 +22,13 @@ from tests.rings import a_ring_name, wait_until  # noqa: E402
 from tests.test_torch_toy import greedy_output, tiny_llama  # noqa: E402
 
 WORDS = [f"w{i}" for i in range(30)]
-CODE = "import sys, typer; from calibrator.cli.engine import engine; app = typer.Typer(); app.command()(engine); app()"
+CODE = """
+import typer
+from calibrator.cli.engine import engine
+app = typer.Typer()
+app.command()(engine)
+app()
+"""
 
 
 def run(*arguments: str) -> object:
@@ -79,7 +85,7 @@ def test_a_model_from_a_folder_is_served_until_sigterm(folder, drafter):
             "1",
         )
         with subprocess.Popen(
-            [sys.executable, "-c", CODE, *arguments, "--max-context", "128"],
+            [sys.executable, "-c", CODE, *arguments, "--threads", "1", "--max-context", "128"],
             cwd=Path(__file__).parent.parent,
             stdout=subprocess.PIPE,
             text=True,

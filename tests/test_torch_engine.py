@@ -412,6 +412,25 @@ def test_rows_that_move_take_their_draft_state_along(model):
     assert generate(table, requests) == expected
 
 
+def test_long_prompts_are_processed_apart_and_short_ones_together(model, monkeypatch):
+    monkeypatch.setattr("serving_adapter.engines.torch.engine.PREFILL_TOKENS", 40)
+    engine = an_engine(model)
+    passes = []
+    prefill = engine._prefill
+    monkeypatch.setattr(
+        engine, "_prefill", lambda p, row: passes.append([len(x) for x in p]) or prefill(p, row)
+    )
+    random = np.random.default_rng(1)
+    lengths = (10, 20, 1, 90, 5, 33)
+    requests = [
+        GenerationRequest(request_id=f"{n}", prompt=tuple(random.integers(0, 40, n).tolist()), max_tokens=9)
+        for n in lengths
+    ]
+    expected = [greedy_output(model, r.prompt, 9) for r in requests]
+    assert generate(engine, requests) == expected
+    assert passes == [[9, 19, 0], [89], [4, 32]]
+
+
 CHECK = """
 import sys
 for name in {modules!r}:

@@ -204,8 +204,8 @@ def configure_logging(settings: Settings) -> None:
     formatter.converter = time.gmtime
     handler.setFormatter(formatter)
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
-    # The Kafka client tells every reconnect at warning; its errors reach us as exceptions anyway.
-    logging.getLogger("kafka").setLevel(logging.ERROR)
+    # The Kafka client tells every reconnect; its errors reach us as exceptions anyway.
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)
 
 
 @contextlib.contextmanager

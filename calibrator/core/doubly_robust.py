@@ -147,39 +147,79 @@ def doubly_robust(
         raise ValueError(f"predicted: got shape {a.shape}, expected {rounds.logits.shape}")
     rows = np.ones(len(rounds)) if sample_weights is None else np.asarray(sample_weights, dtype=np.float64)
     inside = drafted(rounds, end_of_sequence)
-    seen = included(rounds, end_of_sequence)
-    expected = outcome_model(rounds, rows, end_of_sequence) if model is None else model
+    parts = _expected(rounds, end_of_sequence, clip, rows, model)
+    difference = a - parts.imputed - parts.correction
+    _, request = np.unique(rounds.request, return_inverse=True)
+    return [
+        _table(
+            a[mine, k],
+            difference[mine, k],
+            (a - parts.imputed)[mine, k],
+            parts.spread[mine, k],
+            rows[mine],
+            request[mine],
+            bins,
+            parts.reachable[mine, k],
+        )
+        for k in range(rounds.gamma)
+        for mine in (inside[:, k] & (rows > 0),)
+    ]
+
+
+def expected_labels(
+    rounds: Rounds,
+    end_of_sequence: EndOfSequence = "draft_stop",
+    clip: float | None = None,
+    sample_weights: ArrayLike | None = None,
+    model: Float | None = None,
+) -> Float:
+    """Labels whose mean over any set of drafted rows chosen by their logits is unbiased, ``[rows, gamma]``.
+
+    ``m + (A - m) / pi`` where seen, ``m`` where not; 0 or 1 where verification was certain, and far outside
+    of [0, 1] in explored rows. Parameters as for :func:`doubly_robust`.
+
+    >>> expected_labels(Rounds.build([[0.0, 0.0]] * 2, [1, 2])).tolist()
+    [[1.0, 0.0], [1.0, 1.0]]
+    """
+    rows = np.ones(len(rounds)) if sample_weights is None else np.asarray(sample_weights, dtype=np.float64)
+    parts = _expected(rounds, end_of_sequence, clip, rows, model)
+    return parts.imputed + parts.correction
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Expected:
+    """What stands for labels, every array ``[rows, gamma]``; ``spread`` is the variance of corrections."""
+
+    imputed: Float
+    correction: Float
+    spread: Float
+    reachable: NDArray[np.bool_]
+
+
+def _expected(
+    rounds: Rounds,
+    end_of_sequence: EndOfSequence,
+    clip: float | None,
+    sample_weights: Float,
+    model: Float | None,
+) -> _Expected:
+    seen, inside = included(rounds, end_of_sequence), drafted(rounds, end_of_sequence)
     # What was certain to be seen may be used; what exploration showed must not shape the expectation.
     certain = np.minimum(rounds.scheduled, rounds.verified)
-    imputed = imputed_labels(rounds, expected, certain)
-    labels = soft_prefix_labels(rounds)
     known = positions(rounds) <= certain[:, None]
-    imputed = np.where(known, labels, imputed)
-
+    labels = soft_prefix_labels(rounds)
+    imputed = labels
+    if not known.all():
+        expected = outcome_model(rounds, sample_weights, end_of_sequence) if model is None else model
+        imputed = np.where(known, labels, imputed_labels(rounds, expected, certain))
     pi = propensities(rounds)
     inverse = np.divide(1.0, pi, out=np.zeros_like(pi), where=pi > 0)
     if clip is not None:
         inverse = np.minimum(inverse, clip)
     explored = seen & ~known & (pi > 0)
     residual = np.where(explored, labels - imputed, 0.0)
-    difference = a - imputed - inverse * residual
     spread = _residual_variance(imputed, residual, explored, inside & ~known & (pi > 0), inverse)
-    reachable = known | (pi > 0)
-    _, request = np.unique(rounds.request, return_inverse=True)
-    return [
-        _table(
-            a[mine, k],
-            difference[mine, k],
-            (a - imputed)[mine, k],
-            spread[mine, k],
-            rows[mine],
-            request[mine],
-            bins,
-            reachable[mine, k],
-        )
-        for k in range(rounds.gamma)
-        for mine in (inside[:, k] & (rows > 0),)
-    ]
+    return _Expected(imputed, inverse * residual, spread, known | (pi > 0))
 
 
 def _residual_variance(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import logging
 import os
@@ -24,7 +25,9 @@ log = logging.getLogger(__name__)
 
 START_SECONDS = 10.0
 STOP_SECONDS = 5.0
+_YOUNG_SECONDS = 60.0
 
+_PREFIX = "dspark-valkey-"
 _spawners: dict[int, ThreadPoolExecutor] = {}
 
 # Asks Linux to end the server when the thread that started it is gone, then becomes the server. In a process
@@ -63,6 +66,7 @@ class ValkeyServer:
     def __init__(self, folder: Path | str | None = None) -> None:
         self._folder = Path(folder).resolve() if folder is not None else None
         self._private: Path | None = None
+        self._private_lock: IO[bytes] | None = None
         self._lock: IO[bytes] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._socket = Path()
@@ -90,7 +94,11 @@ class ValkeyServer:
             return
         if self._private is None:
             # The path of a socket may have about 100 bytes only, so it is never in the folder itself.
-            self._private = Path(tempfile.mkdtemp(prefix="dspark-"))
+            _remove_abandoned_folders()
+            self._private = Path(tempfile.mkdtemp(prefix=_PREFIX))
+            self._private_lock = (self._private / "lock").open("ab")
+            fcntl.flock(self._private_lock, fcntl.LOCK_EX)
+            atexit.register(self.close)
             self._socket = self._private / "valkey.sock"
         folder = self._folder or self._private
         command = [
@@ -201,6 +209,19 @@ class ValkeyServer:
         folder = self._folder or self._private
         log_file = folder / "valkey.log" if folder is not None else Path()
         return "\n".join(log_file.read_text(errors="replace").splitlines()[-5:]) if log_file.is_file() else ""
+
+
+def _remove_abandoned_folders() -> None:
+    """Remove folders of processes that were killed: the lock in a folder goes with its process."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        try:
+            if time.time() - folder.stat().st_mtime < _YOUNG_SECONDS:  # its process may be about to lock it
+                continue
+            with (folder / "lock").open("r+b") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:  # in use, somebody else's, or gone already
+            continue
 
 
 def _spawn(command: list[str]) -> subprocess.Popen[bytes]:

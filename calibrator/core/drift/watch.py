@@ -58,7 +58,7 @@ class Watch:
     since
         When each process last stood at 1, same shape.
     leader
-        Process that raised the alarm of the episode in progress, -1 without one; shape ``[streams]``.
+        Process that tells when the episode in progress ends, -1 without one; shape ``[streams]``.
     """
 
     log_evidence: Float
@@ -125,12 +125,13 @@ class Watch:
 
         Returns
         -------
-        The state afterwards, and the events in order of time. An alarm ends when its leading process, which
-        never counts more than the threshold, has fallen back to 1: after about as many rows as it took.
+        The state afterwards, and the events in order of time. From the alarm on, the process of the next
+        smaller stake than the leading one's is followed, never counted above the threshold; when it has
+        fallen back to 1 the episode ends: after about as many rows as the alarm took, or a few times that.
 
         >>> looks = np.zeros((3, 1, PROCESSES))
-        >>> looks[0, 0, 0] = 20.0  # labels far above the predictions
-        >>> looks[2, 0, 0] = -20.0
+        >>> looks[0, 0, :2] = 20.0  # labels far above the predictions
+        >>> looks[2, 0, :2] = -20.0
         >>> watch, events = Watch.start(1).extend(looks, [1, 2, 3], log_threshold=15.0)
         >>> [(e.kind, e.direction, e.at, e.since) for e in events]
         [('start', 1, 1.0, 0.0), ('end', 1, 3.0, 0.0)]
@@ -180,9 +181,11 @@ class Watch:
             evidence += gain
             mean = float(log_mean(evidence))
             if mean >= threshold:
-                leader = int(np.argmax(evidence))
-                events.append(_event(stream, "start", leader, now, float(since[leader]), mean))
+                best = int(np.argmax(evidence))
+                events.append(_event(stream, "start", best, now, float(since[best]), mean))
+                leader = _steadier(best)
                 evidence[leader] = threshold
+                since[leader] = since[best]
                 continue
             fallen = evidence <= 0.0
             evidence[fallen] = 0.0
@@ -200,6 +203,12 @@ def log_mean(log_values: ArrayLike) -> Float:
     top = values.max(axis=-1, keepdims=True)
     mean: Float = top[..., 0] + np.log(np.exp(values - top).mean(axis=-1))
     return mean
+
+
+def _steadier(process: int) -> int:
+    """The next smaller stake of the same direction: it grows under the same gap and hardly wavers."""
+    first = 0 if process < len(STAKES) else len(STAKES)
+    return max(process - 1, first)
 
 
 def _event(

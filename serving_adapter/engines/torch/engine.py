@@ -28,6 +28,9 @@ from serving_adapter.parameters import Parameters
 from serving_adapter.scheduler import Scheduler, VerifyAll
 from serving_adapter.step_cost import StepCost
 
+PREFILL_TOKENS = 1024
+"""Prompt tokens of several requests that are processed in one pass; a longer prompt has one of its own."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepResult:
@@ -221,16 +224,24 @@ class TorchEngine:
         self._leave()
 
     def _join(self) -> None:
-        """Let waiting requests in and process their prompts, all in one pass, but for the last tokens."""
-        first_row = len(self._running)
+        """Let waiting requests in and process their prompts, all but the last token of each."""
+        row = len(self._running)
         with self._lock:
             while self._waiting and len(self._running) < self.max_requests:
                 self._running.append(self._waiting.popleft())
-        joined = self._running[first_row:]
-        prompts = [running.tokens[:-1] for running in joined]
-        if not any(prompts):
-            return
-        batch = PackedBatch.build(prompts, [0] * len(joined), self.target.device, first_row)
+        while row < len(self._running):
+            prompts = [self._running[row].tokens[:-1]]
+            # Several short prompts go in one pass; together they stay small, or padding would be large.
+            for running in self._running[row + 1 :]:
+                if sum(map(len, prompts)) + len(running.tokens) > PREFILL_TOKENS:
+                    break
+                prompts.append(running.tokens[:-1])
+            if any(prompts):
+                self._prefill(prompts, row)
+            row += len(prompts)
+
+    def _prefill(self, prompts: list[list[int]], first_row: int) -> None:
+        batch = PackedBatch.build(prompts, [0] * len(prompts), self.target.device, first_row)
         layers = () if self.drafter is None else self.drafter.feature_layers
         # Of the logits nothing is needed: one place is the least that can be asked for.
         place = torch.zeros(1, dtype=torch.long, device=self.target.device)

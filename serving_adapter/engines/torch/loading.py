@@ -144,8 +144,11 @@ def _wheel_version() -> str:
 
 def _transformers() -> Any:
     try:
-        return import_module("transformers")
+        transformers = import_module("transformers")
     except ImportError as error:
         raise ModelNotFoundError(
             "transformers: not installed: pip install 'dspark-calibrator[engine]'"
         ) from error
+    # Loading takes a second or two; its bars would run through whatever the caller prints.
+    import_module("transformers.utils.logging").disable_progress_bar()
+    return transformers
