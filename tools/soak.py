@@ -1,8 +1,8 @@
 """Traffic through real servers while everything is killed at random, until the books are balanced.
 
-``python -m tools.soak --minutes 10`` (``make soak MINUTES=10``): two engines with their sidecars, Kafka, Redis,
-PostgreSQL, two collectors and the calibrator. Every few seconds one of them is killed, told to end, frozen
-or emptied. At the end every row that the engines emitted must be folded once, or counted as lost, or
+``python -m tools.soak --minutes 10`` (``make soak MINUTES=10``): two engines with their sidecars, Kafka,
+Redis, PostgreSQL, two collectors and the calibrator. Every few seconds one of them is killed, told to end,
+frozen or emptied; the ring of one engine is small, so that it loses rows when nobody reads for long. At the end every row that the engines emitted must be folded once, or counted as lost, or
 dead-lettered, and the sums per position must be those of the engines' own ledgers.
 
 Progress goes to stderr. The last line of stdout is the ledger as one JSON object; the exit code is 0 only
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import shutil
 import signal
 import sys
@@ -62,7 +63,7 @@ class Soak:
         self.rig, self._chance, self._ended = rig, chance, ended
         self._cache = cache
         self._begun = time.monotonic()
-        self.pods = [rig.pod(pace=PACE) for _ in range(2)]
+        self.pods = [rig.pod(pace=PACE), rig.pod(pace=PACE, ring_rounds=4 * PACE, ring_steps=256)]
         self.collectors = [rig.collector() for _ in range(2)]
         self.service = rig.service()
         self.events: dict[str, int] = {}
@@ -70,7 +71,8 @@ class Soak:
         self._faults: list[tuple[int, Callable[[], str]]] = [
             (4, self._kill_collector),
             (2, self._end_collector),
-            (4, self._kill_sidecar),
+            (3, self._kill_sidecar),
+            (2, lambda: self._kill_sidecar_unheard(kafka)),
             (3, self._kill_engine),
             (2, self._kill_service),
             (2, self._freeze),
@@ -129,9 +131,9 @@ class Soak:
             )
         except StoreError:
             state = "the store does not answer"
-        served = sum(pod.rounds for pod in self.pods)
+        emitted = sum(pod.emitted for pod in self.pods)
         print(
-            f"{time.monotonic() - self._begun:7.1f} s  {what:<40} boots serve {served:>9,} {state}",
+            f"{time.monotonic() - self._begun:7.1f} s  {what:<38} emitted {emitted:>9,} {state}",
             file=sys.stderr,
             flush=True,
         )
@@ -150,6 +152,16 @@ class Soak:
 
     def _kill_sidecar(self) -> str:
         return self._again(self._chance.choice(self.pods).sidecar, "sidecar killed")
+
+    def _kill_sidecar_unheard(self, kafka: KafkaServer) -> str:
+        """Killed with messages on the way: the next one sends them again."""
+        pod: Pod = self._chance.choice(self.pods)
+        kafka.pause()
+        self._ended.wait(self._chance.uniform(0.1, 2.0))
+        pod.sidecar.kill()
+        kafka.resume()
+        pod.sidecar.start()
+        return "sidecar killed while Kafka was frozen"
 
     def _kill_engine(self) -> str:
         pod: Pod = self._chance.choice(self.pods)
@@ -172,7 +184,7 @@ class Soak:
         victim.freeze()
         self._ended.wait(self._chance.uniform(0.5, 15.0))  # longer than a session in Kafka's group, at times
         victim.thaw()
-        return f"{victim.name.rpartition('-')[0] or victim.name} frozen"
+        return f"{re.sub(r'pod-[0-9]+-|-[0-9]+$', '', victim.name)} frozen"
 
     def _server(self, server: Server) -> str:
         if self._chance.random() < 0.5:
@@ -208,9 +220,7 @@ def main() -> int:
     """Run, settle, tell."""
     parser = argparse.ArgumentParser(prog="python -m tools.soak", description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=10.0, help="how long things go wrong (10)")
-    parser.add_argument(
-        "--seed", type=int, default=None, help="what happens in which order; random if left out"
-    )
+    parser.add_argument("--seed", type=int, default=None, help="of what happens when")
     parser.add_argument("--json", action="store_true", help="nothing but the ledger on stdout")
     options = parser.parse_args()
     if not options.minutes > 0:

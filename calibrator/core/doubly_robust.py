@@ -1,14 +1,7 @@
 """The figure of record on truncated traffic: doubly robust, from every drafted row.
 
-An inverse-propensity estimate uses explored rows only for what was trimmed: at an exploration of 1 %, one row
-in a hundred. But a trimmed row says a lot: its logits are known, and so is whether its verified part
-survived. The residual form replaces the label of a trimmed position by what the row leads to expect, and
-corrects that on explored rows by what came true, ``m + (A - m) / e``. It is unbiased if the propensities are
-right, whatever ``m`` is; it has a small error if ``m`` is right, whatever the propensities are; and it is
-as noisy as ``A - m``, not as ``A``.
-
-Source: J. Robins, A. Rotnitzky, L. P. Zhao, "Estimation of regression coefficients when some regressors are
-not always observed", JASA 1994; H. Bang, J. Robins, "Doubly robust estimation", Biometrics 2005.
+Gaps come from :mod:`calibrator.core.expected_labels`, bin by bin; their errors from requests (sampling) and
+from the outcome model (what exploration did not look at).
 """
 
 from __future__ import annotations
@@ -18,14 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrator.core.affine import fit_affine
 from calibrator.core.debiased_ece import DebiasedEce, debiased_ece
 from calibrator.core.ece import bin_index
-from calibrator.core.imputation import imputed_labels
-from calibrator.core.labels import EndOfSequence, drafted, included, positions
-from calibrator.core.propensity import propensities
-from calibrator.core.soft_labels import soft_outcomes, soft_prefix_labels
-from calibrator.core.survival import survival
+from calibrator.core.expected_labels import expect
+from calibrator.core.labels import EndOfSequence, drafted
 from serving_adapter.contract import Rounds
 
 Float = NDArray[np.float64]
@@ -96,17 +85,6 @@ class ResidualTable:
         return float(np.sqrt(influence @ self.covariance @ influence)) if bins else 0.0
 
 
-def outcome_model(
-    rounds: Rounds, sample_weights: ArrayLike | None = None, end_of_sequence: EndOfSequence = "draft_stop"
-) -> Float:
-    """Prefix survival by an affine fit to these rows: valid on truncated rows. Shape ``[rows, gamma]``."""
-    outcome, seen, weight = soft_outcomes(rounds, end_of_sequence)
-    if sample_weights is not None:
-        weight = weight * np.asarray(sample_weights, dtype=np.float64)[:, None]
-    fit = fit_affine(rounds.logits, outcome, seen, weight)
-    return survival(rounds.logits, fit.temperatures, fit.offsets)
-
-
 def doubly_robust(
     predicted: ArrayLike,
     rounds: Rounds,
@@ -134,7 +112,7 @@ def doubly_robust(
         Row weights, shape ``[rows]``.
     model
         Prefix survival that expected labels come from, shape ``[rows, gamma]``; that of
-        :func:`outcome_model` when left out.
+        :func:`calibrator.core.expected_labels.outcome_model` when left out.
 
     >>> rng = np.random.default_rng(0)
     >>> rounds = Rounds.build(np.zeros((2000, 1)), rng.random(2000) < 0.8)
@@ -147,7 +125,7 @@ def doubly_robust(
         raise ValueError(f"predicted: got shape {a.shape}, expected {rounds.logits.shape}")
     rows = np.ones(len(rounds)) if sample_weights is None else np.asarray(sample_weights, dtype=np.float64)
     inside = drafted(rounds, end_of_sequence)
-    parts = _expected(rounds, end_of_sequence, clip, rows, model)
+    parts = expect(rounds, end_of_sequence, clip, rows, model)
     difference = a - parts.imputed - parts.correction
     _, request = np.unique(rounds.request, return_inverse=True)
     return [
@@ -164,82 +142,6 @@ def doubly_robust(
         for k in range(rounds.gamma)
         for mine in (inside[:, k] & (rows > 0),)
     ]
-
-
-def expected_labels(
-    rounds: Rounds,
-    end_of_sequence: EndOfSequence = "draft_stop",
-    clip: float | None = None,
-    sample_weights: ArrayLike | None = None,
-    model: Float | None = None,
-) -> Float:
-    """Labels whose mean over any set of drafted rows chosen by their logits is unbiased, ``[rows, gamma]``.
-
-    ``m + (A - m) / pi`` where seen, ``m`` where not; 0 or 1 where verification was certain, and far outside
-    of [0, 1] in explored rows. Parameters as for :func:`doubly_robust`.
-
-    >>> expected_labels(Rounds.build([[0.0, 0.0]] * 2, [1, 2])).tolist()
-    [[1.0, 0.0], [1.0, 1.0]]
-    """
-    rows = np.ones(len(rounds)) if sample_weights is None else np.asarray(sample_weights, dtype=np.float64)
-    parts = _expected(rounds, end_of_sequence, clip, rows, model)
-    return parts.imputed + parts.correction
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Expected:
-    """What stands for labels, every array ``[rows, gamma]``; ``spread`` is the variance of corrections."""
-
-    imputed: Float
-    correction: Float
-    spread: Float
-    reachable: NDArray[np.bool_]
-
-
-def _expected(
-    rounds: Rounds,
-    end_of_sequence: EndOfSequence,
-    clip: float | None,
-    sample_weights: Float,
-    model: Float | None,
-) -> _Expected:
-    seen, inside = included(rounds, end_of_sequence), drafted(rounds, end_of_sequence)
-    # What was certain to be seen may be used; what exploration showed must not shape the expectation.
-    certain = np.minimum(rounds.scheduled, rounds.verified)
-    known = positions(rounds) <= certain[:, None]
-    labels = soft_prefix_labels(rounds)
-    imputed = labels
-    if not known.all():
-        expected = outcome_model(rounds, sample_weights, end_of_sequence) if model is None else model
-        imputed = np.where(known, labels, imputed_labels(rounds, expected, certain))
-    pi = propensities(rounds)
-    inverse = np.divide(1.0, pi, out=np.zeros_like(pi), where=pi > 0)
-    if clip is not None:
-        inverse = np.minimum(inverse, clip)
-    explored = seen & ~known & (pi > 0)
-    residual = np.where(explored, labels - imputed, 0.0)
-    spread = _residual_variance(imputed, residual, explored, inside & ~known & (pi > 0), inverse)
-    return _Expected(imputed, inverse * residual, spread, known | (pi > 0))
-
-
-def _residual_variance(
-    imputed: Float,
-    residual: Float,
-    explored: NDArray[np.bool_],
-    trimmed: NDArray[np.bool_],
-    inverse: Float,
-) -> Float:
-    """Variance that exploring instead of verifying adds to a row, shape ``[rows, gamma]``.
-
-    From the model, for every trimmed row: a bin may hold few explored rows or none, and what they happen to
-    show is no measure of what they might have. Scaled up where explored rows scatter more than the model
-    allows, position by position.
-    """
-    modelled = imputed * (1.0 - imputed)
-    expected = (modelled * explored).sum(axis=0)
-    scatter = (residual**2).sum(axis=0)
-    scale = np.maximum(np.divide(scatter, expected, out=np.ones_like(scatter), where=expected > 0), 1.0)
-    return np.where(trimmed, inverse * modelled * scale, 0.0)
 
 
 def _table(

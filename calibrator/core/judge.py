@@ -2,7 +2,7 @@
 
 Two figures, both with intervals from whole requests:
 
-* the difference in mean ECE, inverse-propensity weighted: the figure of record;
+* the difference in mean ECE over the drafted traffic, against doubly robust labels: the figure of record;
 * the difference in conditional log loss over at-risk positions, which needs no weights and stays valid
   on truncated traffic because the scheduler decides from the logits alone.
 
@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from calibrator.core.bootstrap import ece_difference
+from calibrator.core.expected_labels import expected_labels
 from calibrator.core.labels import EndOfSequence, at_risk, prefix_labels
-from calibrator.core.population import figure_weights
+from calibrator.core.population import figure_weights, population_of
 from serving_adapter.contract import Rounds
 
 Float = NDArray[np.float64]
@@ -78,7 +79,11 @@ def judge(
         Row weights, shape ``[rows]``.
     """
     inclusion, mass = figure_weights(rounds, end_of_sequence, clip)
-    labels = prefix_labels(rounds)
+    labels = prefix_labels(rounds).astype(np.float64)
+    if population_of(rounds, end_of_sequence) == "traffic" and bool((rounds.scheduled < rounds.gamma).any()):
+        # Both sides against the same expected labels: far less noise than one explored row in a hundred.
+        labels = expected_labels(rounds, end_of_sequence, clip, weights)
+        inclusion = mass
     difference = ece_difference(
         before,
         after,

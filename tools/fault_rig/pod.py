@@ -132,6 +132,12 @@ class Pod:
         """Steps of the present boot so far."""
         return self.progress()[1]
 
+    @property
+    def emitted(self) -> int:
+        """Rounds of all boots so far."""
+        ended = sum(rounds for rounds, _ in self._ended.values())
+        return ended + (self.rounds if self.engine.running else 0)
+
     def ring_state(self) -> RingState | None:
         """What the present ring says; None before the first engine."""
         try:
@@ -175,6 +181,11 @@ class Pod:
     def serve_to(self, rounds: int) -> None:
         """Wait until so many rounds were served in all."""
         self._until(lambda: self.rounds >= rounds, f"{self.replica} reaches {rounds} rounds")
+
+    def goes_on(self, steps: int = 50) -> None:
+        """Wait until so many more engine steps were done: nobody holds ``observe()`` up."""
+        target = self.steps + steps
+        self._until(lambda: self.steps >= target, f"{self.replica} does {steps} more steps")
 
     def kill_engine(self) -> None:
         """SIGKILL, at whatever it is doing; what it had written counts as emitted."""

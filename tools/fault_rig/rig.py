@@ -1,4 +1,4 @@
-"""The whole placement as processes, and the one question asked after every fault: is every row accounted for?"""
+"""The whole placement as processes, and the question after every fault: is every row accounted for?"""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ class Rig:
         return compare(self.books(), self.stored(), GAMMA, strangers)
 
     def assert_exact(self, strangers: int = 0) -> Stored:
-        """Every row is folded once, or counted as lost, or (``strangers``) dead-lettered; returns the store."""
+        """Every row is folded once, counted as lost, or one of the ``strangers``; returns the store."""
         found = self.differences(strangers)
         assert not found, self.failure("\n".join(["the books differ:", *found]))
         return self.stored()

@@ -42,7 +42,7 @@ class RowWriter:
 
 
 def read_rows(path: Path, count: int) -> NDArray[np.uint8]:
-    """The first ``count`` rows, ``[count, 2]``; one that was written for a step that never was is left out."""
+    """The first ``count`` rows, ``[count, 2]``; those of a step that came to nothing are left out."""
     rows = np.fromfile(path, dtype=np.uint8).reshape(-1, 2)
     assert len(rows) >= count, f"{path}: {len(rows)} rows recorded, {count} emitted"
     return rows[:count]

@@ -81,9 +81,8 @@ class StepProfile:
 
 
 def _sizes(largest: int) -> tuple[int, ...]:
-    """1, 2, 3, 4, 6, 8, 12, 16, ... up to and including the largest."""
-    steps = {size for power in range(largest.bit_length()) for size in (2**power, 3 * 2**power)}
-    return (*sorted(size for size in steps if size < largest), largest)
+    """1, 2, 4, 8, ... up to and including the largest."""
+    return (*(2**power for power in range((largest - 1).bit_length())), largest)
 
 
 def _medians(
