@@ -95,8 +95,8 @@ def estimates(rows: Rounds, a: np.ndarray, explore: float) -> dict[str, Any]:
     """ECE and mean gap by every estimator, each ``[gamma]``; intervals of the figure of record."""
     labels, inside, seen = prefix_labels(rows), drafted(rows), included(rows)
     weights = inclusion_weights(rows)
-    ece: dict[str, list[float]] = {name: [] for name in ESTIMATORS}
-    gap: dict[str, list[float]] = {name: [] for name in ESTIMATORS}
+    ece: dict[str, Any] = {name: [] for name in ESTIMATORS}
+    gap: dict[str, Any] = {name: [] for name in ESTIMATORS}
 
     def add(name: str, k: int, w: np.ndarray, mass: np.ndarray) -> None:
         table = reliability(a[:, k], labels[:, k], BINS, w, mass)
@@ -109,13 +109,14 @@ def estimates(rows: Rounds, a: np.ndarray, explore: float) -> dict[str, Any]:
         add("trimmed is rejected", k, everything, everything)
         add("verified only", k, verified, verified)
         add("inverse propensity", k, weights[:, k], everything)
-    tables = doubly_robust(a, rows, BINS)
-    ece["doubly robust"] = [t.ece for t in tables]
-    gap["doubly robust"] = [t.mean_gap for t in tables]
     figures = figures_of_record(a, rows, BINS) if explore > 0 else []
-    undefined = [np.nan] * rows.gamma
-    ece["of record"] = [np.nan if f.ece is None else f.ece for f in figures] or undefined
-    gap["of record"] = [np.nan if f.gap is None else f.gap for f in figures] or undefined
+    if figures:
+        ece["doubly robust"], gap["doubly robust"] = [f.plain_ece for f in figures], [f.gap for f in figures]
+        ece["of record"], gap["of record"] = [f.ece for f in figures], [f.gap for f in figures]
+    else:  # the outcome model alone
+        tables = doubly_robust(a, rows, BINS)
+        ece["doubly robust"], gap["doubly robust"] = [t.ece for t in tables], [t.mean_gap for t in tables]
+        ece["of record"] = gap["of record"] = [np.nan] * rows.gamma
     return {"ece": ece, "gap": gap, "figures": figures}
 
 

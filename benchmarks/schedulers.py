@@ -60,7 +60,7 @@ class FixedParameters:
     def segment(self, label: str) -> int:  # noqa: ARG002
         return 0
 
-    def explore_each(self, request: Any, step: Any) -> Any:  # noqa: ARG002
+    def explore_each(self, request: Any, step: Any, probability: float | None = None) -> Any:  # noqa: ARG002
         return np.zeros(np.shape(request), dtype=np.bool_)
 
     def current(self) -> Parameters:

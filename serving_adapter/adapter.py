@@ -269,16 +269,22 @@ class ServingAdapter:
         """Salted 64-bit hash of a request id."""
         return request_hash(request, self.salt)
 
-    def explore(self, request: int, step: int) -> bool:
+    def explore(self, request: int, step: int, probability: float | None = None) -> bool:
         """Whether a round is to be verified in full: alike on every rank, whatever was drafted.
 
-        ``request`` is the hash of the request, ``step`` the round number within it.
+        ``request`` is the hash of the request, ``step`` the round number within it. An engine under
+        saturation passes a lower ``probability`` than the one in force (see
+        :class:`serving_adapter.exploration_budget.ExplorationBudget`) and reports it in ``observe``.
         """
-        return explores(self._seed, request, step, self._watch.in_force.explore)
+        wanted = self._watch.in_force.explore if probability is None else probability
+        return explores(self._seed, request, step, wanted)
 
-    def explore_each(self, request: ArrayLike, step: ArrayLike) -> NDArray[np.bool_]:
+    def explore_each(
+        self, request: ArrayLike, step: ArrayLike, probability: float | None = None
+    ) -> NDArray[np.bool_]:
         """Decide for many rounds at once; arrays of shape ``[rows]``."""
-        return explores_each(self._seed, request, step, self._watch.in_force.explore)
+        wanted = self._watch.in_force.explore if probability is None else probability
+        return explores_each(self._seed, request, step, wanted)
 
     def current(self) -> Parameters:
         """Parameters in force; a new acceptable document comes into force here, between two steps.

@@ -32,8 +32,8 @@ class RecordingAdapter:
         self.labels.append(label)
         return len(self.labels) + 9  # any numbering of the adapter's own
 
-    def explore_each(self, request, step):
-        return self._explores.explore_each(request, step)
+    def explore_each(self, request, step, probability=None):
+        return self._explores.explore_each(request, step, probability)
 
     def current(self):
         return self.parameters

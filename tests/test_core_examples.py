@@ -8,7 +8,7 @@ import pytest
 
 import calibrator.core
 
-MODULES = [f"calibrator.core.{m.name}" for m in pkgutil.iter_modules(calibrator.core.__path__)]
+MODULES = [m.name for m in pkgutil.walk_packages(calibrator.core.__path__, "calibrator.core.") if not m.ispkg]
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -116,6 +116,28 @@ def test_a_collector_killed_between_poll_and_commit(servers: Servers, rig: Rig) 
     assert found.totals.lost == 0
 
 
+def test_a_collector_frozen_inside_its_transaction_until_another_has_taken_over(
+    servers: Servers, rig: Rig
+) -> None:
+    pod, zombie, successor = rig.pod(pace=800), rig.collector(), rig.collector()
+    pod.start()
+    zombie.start()
+    rig.fold(500)
+    with closing(database(rig)) as holder:
+        holder.execute("LOCK TABLE raw_windows IN EXCLUSIVE MODE")
+        rig.until(blocked(servers, rig), "the collector is in the middle of its transaction")
+        zombie.freeze()
+    successor.start()
+    # Kafka's group gives the partitions away, and PostgreSQL ends the transaction that nobody goes on with.
+    rig.fold(500)
+    zombie.thaw()
+    pod.serve(500)
+    rig.fold(500)
+    found = rig.assert_exact()
+    assert found.totals.lost == 0
+    assert [zombie.terminate(), successor.terminate()] == [0, 0]
+
+
 def test_a_sidecar_killed_in_the_middle_of_a_batch(servers: Servers, rig: Rig) -> None:
     pod, collector = rig.pod(), rig.collector()
     pod.start()

@@ -312,3 +312,14 @@ def test_run_ends_after_steps_or_rounds_or_when_told():
 def test_settings_that_make_no_sense_are_refused(options):
     with pytest.raises(ValueError, match="got"):
         ReplayEngine(RecordingAdapter(), **options)
+
+
+def test_exploration_rests_under_saturation_and_the_rows_say_so() -> None:
+    adapter = RecordingAdapter(explore=0.5)
+    engine = ReplayEngine(adapter, concurrency=64, exploration_budget=1e-6)
+    rounds = [engine.step().rounds for _ in range(5)]
+    assert engine.ledger.explored == 0
+    assert all((r.explore == 0).all() for r in rounds)
+    free = ReplayEngine(RecordingAdapter(explore=0.5), concurrency=64)
+    free.step()
+    assert free.ledger.explored > 0

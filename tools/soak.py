@@ -2,8 +2,9 @@
 
 ``python -m tools.soak --minutes 10`` (``make soak MINUTES=10``): two engines with their sidecars, Kafka,
 Redis, PostgreSQL, two collectors and the calibrator. Every few seconds one of them is killed, told to end,
-frozen or emptied; the ring of one engine is small, so that it loses rows when nobody reads for long. At the end every row that the engines emitted must be folded once, or counted as lost, or
-dead-lettered, and the sums per position must be those of the engines' own ledgers.
+frozen or emptied; the ring of one engine is small, so that it loses rows when nobody reads for long. At the
+end every row that the engines emitted must be folded once, or counted as lost, or dead-lettered, and the
+sums per position must be those of the engines' own ledgers.
 
 Progress goes to stderr. The last line of stdout is the ledger as one JSON object; the exit code is 0 only
 when ``balance`` is 0 and nothing differs.

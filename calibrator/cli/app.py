@@ -13,6 +13,7 @@ from calibrator.cli.demo import demo
 from calibrator.cli.doctor import doctor
 from calibrator.cli.evaluate import evaluate
 from calibrator.cli.fit import fit
+from calibrator.cli.profile import profile_engine
 from calibrator.cli.services import collect, migrate, serve, sidecar
 from calibrator.cli.value import value
 from calibrator.formats.temperatures import FormatError
@@ -44,6 +45,7 @@ app.command()(collect)
 app.command()(serve)
 app.command()(migrate)
 app.command()(doctor)
+app.command("profile")(profile_engine)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -3,8 +3,8 @@
 An inverse-propensity estimate uses explored rows only for what was trimmed: at an exploration of 1 %, one row
 in a hundred. But a trimmed row says a lot: its logits are known, and so is whether its verified part
 survived. The label of a trimmed position is replaced by what the row leads to expect, ``m``, and corrected
-on explored rows by what came true, ``m + (A - m) / e``: unbiased if the propensities are right, whatever ``m``
-is; nearly right if ``m`` is, whatever the propensities are; and as noisy as ``A - m``, not as ``A``.
+on explored rows by what came true, ``m + (A - m) / e``: unbiased if the propensities are right, whatever
+``m`` is; nearly right if ``m`` is, whatever the propensities are; and as noisy as ``A - m``, not as ``A``.
 
 Source: J. Robins, A. Rotnitzky, L. P. Zhao, "Estimation of regression coefficients when some regressors are
 not always observed", JASA 1994; H. Bang, J. Robins, "Doubly robust estimation", Biometrics 2005.

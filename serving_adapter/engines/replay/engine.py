@@ -18,6 +18,7 @@ from serving_adapter.engines.replay.ledger import Ledger
 from serving_adapter.engines.replay.records import Recording, load_recording
 from serving_adapter.engines.replay.traffic import RequestTraffic
 from serving_adapter.exploration import emits_each
+from serving_adapter.exploration_budget import ExplorationBudget
 from serving_adapter.parameters import Parameters
 from serving_adapter.ports import Clock
 from serving_adapter.scheduler import Asynchronous, Scheduler
@@ -38,7 +39,9 @@ class AdapterFace(Protocol):
         """Index of a segment label."""
         ...
 
-    def explore_each(self, request: ArrayLike, step: ArrayLike) -> NDArray[np.bool_]:
+    def explore_each(
+        self, request: ArrayLike, step: ArrayLike, probability: float | None = None
+    ) -> NDArray[np.bool_]:
         """Which rounds are to be verified in full."""
         ...
 
@@ -112,6 +115,8 @@ class ReplayEngine:
         Whether acceptance probabilities of verified positions are emitted.
     clock
         What waits when ``speed`` is above 0.
+    exploration_budget
+        Share of the step time that exploring may take; None explores as the parameters say.
 
     Raises
     ------
@@ -134,6 +139,7 @@ class ReplayEngine:
         free_labels: bool = True,
         soft_labels: bool = False,
         clock: Clock | None = None,
+        exploration_budget: float | None = None,
     ) -> None:
         if not 0 <= speed < np.inf:
             raise ValueError(f"speed: got {speed}, expected a factor >= 0")
@@ -159,6 +165,9 @@ class ReplayEngine:
         self._cost = self._boot_cost
         self._speed, self._clock = speed, SystemClock() if clock is None else clock
         self._free_labels, self._soft_labels = free_labels, soft_labels
+        self._budget = (
+            None if exploration_budget is None else ExplorationBudget(exploration_budget, adapter.gamma)
+        )
         self._segment_index = np.array([adapter.segment(s) for s in recorded.segments], dtype=np.uint16)
         self._parameters: Parameters | None = None
         self._refused: int | None = None
@@ -192,7 +201,11 @@ class ReplayEngine:
         logits, truth = recorded.logits[rows], recorded.accepted[rows]
         survival = parameters.survival(logits)
         scheduled = self._scheduler.lengths(survival, self._cost).astype(np.uint8)
-        explored = self._adapter.explore_each(request, request_step)
+        explore = parameters.explore
+        if self._budget is not None:
+            explore = self._budget.probability(explore, rows.size, self._cost)
+            self._budget.observe(float(scheduled.mean()))
+        explored = self._adapter.explore_each(request, request_step, explore)
         verified = np.where(explored, np.uint8(self.gamma), scheduled)
         resolved = self._resolved(verified, recorded.sampling[rows])
         rounds = Rounds(
@@ -205,7 +218,7 @@ class ReplayEngine:
             draft_stop=recorded.draft_stop[rows],
             request=request,
             step=request_step,
-            explore=np.full(rows.size, parameters.explore, dtype=np.float16),
+            explore=np.full(rows.size, explore, dtype=np.float16),
             version=np.full(rows.size, parameters.version, dtype=np.uint32),
             segment=recorded.segment[rows],
             sampling=recorded.sampling[rows],
@@ -290,7 +303,7 @@ class ReplayEngine:
             verified=rounds.verified,
             scheduled=rounds.scheduled,
             step=rounds.step,
-            explore=self.parameters.explore,
+            explore=float(rounds.explore[0]),
             version=self.parameters.version,
             segment=self._segment_index[rounds.segment],
             sampling=rounds.sampling,

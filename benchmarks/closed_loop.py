@@ -1,0 +1,202 @@
+"""Does the closed loop pay at every load? Tokens per second of the replay engine, 1 to 256 requests.
+
+    python -m benchmarks.closed_loop [--json] [--steps 200] [--seeds 5]
+
+One deployment of replicas at different loads. The curve comes from a profile and the telemetry of all of
+them, the calibration from what their schedulers let through; then every policy serves the same traffic. An
+entry is the mean over seeds; the interval is that of the paired difference between the closed loop and the
+best of the fixed policies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+import numpy as np
+
+from calibrator.cli.profile import ReplayTimer
+from calibrator.core.candidate import ProposalOptions
+from calibrator.core.cost import CostCells, fit_curve
+from calibrator.core.parameter_set import ParameterSet
+from calibrator.core.proposal import propose
+from serving_adapter.contract import CostCurve, Rounds, Steps
+from serving_adapter.engines.replay.cost import Machine, measured_curve
+from serving_adapter.engines.replay.drift import DriftScript
+from serving_adapter.engines.replay.engine import ReplayEngine
+from serving_adapter.engines.replay.records import Recording, load_recording, split_requests
+from serving_adapter.exploration import exploration_seed, explores_each
+from serving_adapter.parameters import Parameters
+from serving_adapter.profiling import profile, unseen_sizes
+from serving_adapter.scheduler import Asynchronous, FixedLength, Scheduler, VerifyAll
+from serving_adapter.step_cost import StepCost
+
+LOADS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+LARGEST = 256 * 8
+RECORDINGS = ("typical", "hard")
+EXPLORE = 0.01
+EXPLORATION_BUDGET = 0.002
+
+
+class Face:
+    """The adapter's face for an engine in this process: parameters in, rows out into a list."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        self.gamma = parameters.gamma
+        self._parameters = parameters
+        self._seed = exploration_seed("bench", "")
+        self.steps: list[tuple[int, int, float]] = []
+
+    def observe(self, *_arrays: Any, **columns: Any) -> None:
+        self.steps.append((columns["requests"], columns["batch_tokens"], columns["step_seconds"]))
+
+    def segment(self, _label: str) -> int:
+        return 0
+
+    def explore_each(self, request: Any, step: Any, probability: float | None = None) -> Any:
+        wanted = self._parameters.explore if probability is None else probability
+        return explores_each(self._seed, request, step, wanted)
+
+    def current(self) -> Parameters:
+        return self._parameters
+
+    def applied(self, _version: int) -> None:
+        return
+
+    def refused(self, version: int, reason: str) -> None:
+        raise RuntimeError(f"version {version}: {reason}")
+
+
+def machine() -> Machine:
+    """The recorded machine, continued to the largest batch at its last marginal cost."""
+    curve = measured_curve()
+    cost = StepCost.from_curve(curve)
+    assert cost is not None
+    sizes = [*curve.batch_tokens, LARGEST]
+    seconds = [*curve.seconds, float(cost.seconds(LARGEST))]
+    return Machine(StepCost(sizes, seconds), Machine.recorded().noise)
+
+
+def profiled() -> CostCells:
+    """What a profile within a budget says of that machine."""
+    timer = ReplayTimer()
+    timer._machine = machine()
+    measured = profile(timer, unseen_sizes(LARGEST), budget_seconds=60.0, repeats=15)
+    return CostCells.fold(measured.steps, epoch=0)
+
+
+def curve_of(cells: CostCells) -> CostCurve:
+    fit = fit_curve(cells)
+    curve = fit.to_contract()
+    assert curve is not None
+    assert fit.publishable, fit.reasons
+    return curve
+
+
+def serve(
+    recording: Recording, load: int, scheduler: Scheduler, parameters: Parameters, steps: int, seed: int
+) -> tuple[float, Rounds, Steps]:
+    """Tokens per second after a short start, the rounds and the steps."""
+    face = Face(parameters)
+    engine = ReplayEngine(
+        face, recordings={recording.name: recording}, script=DriftScript.steady(recording.name),
+        concurrency=load, scheduler=scheduler, machine=machine(), boot_cost=None, seed=seed,
+        exploration_budget=EXPLORATION_BUDGET,
+    )  # fmt: skip
+    rows = [engine.step().rounds for _ in range(10)]
+    tokens, seconds = engine.ledger.tokens, engine.ledger.seconds
+    rows += [engine.step().rounds for _ in range(steps)]
+    rate = (engine.ledger.tokens - tokens) / (engine.ledger.seconds - seconds)
+    requests, batch_tokens, step_seconds = (list(c) for c in zip(*face.steps, strict=True))
+    telemetry = Steps.build(step_seconds=step_seconds, batch_tokens=batch_tokens, requests=requests)
+    return rate, Rounds.concatenate(rows), telemetry
+
+
+def calibrated(recording: Recording, steps: int, refreshes: int = 2) -> Parameters:
+    """Refreshes of the loop on what replicas at all loads let through and took."""
+    cells = profiled()
+    chosen, version = ParameterSet.identity(recording.gamma), 0
+    for refresh in range(refreshes):
+        version += 1
+        used = Parameters(
+            version, chosen.form, chosen.temperatures, chosen.offsets, EXPLORE, 1.0, curve_of(cells)
+        )
+        rows = []
+        for load in LOADS:
+            _, rounds, telemetry = serve(recording, load, Asynchronous(), used, steps, 100 * refresh + load)
+            cells = cells + CostCells.fold(telemetry, epoch=0)
+            rows.append(rounds)
+        proposal = propose(Rounds.concatenate(rows), chosen, ProposalOptions())
+        chosen = proposal.parameters if proposal.publish else chosen
+    return Parameters(
+        version + 1, chosen.form, chosen.temperatures, chosen.offsets, EXPLORE, 1.0, curve_of(cells)
+    )
+
+
+def sweep(name: str, steps: int, seeds: int) -> list[dict[str, Any]]:
+    recording = load_recording(name)
+    served, held_out = split_requests(recording, 0.5)
+    parameters = calibrated(recording.keep(served), steps)
+    blind = Parameters.identity(recording.gamma)
+    traffic = recording.keep(held_out)
+    policies: dict[str, tuple[Scheduler, Parameters]] = {
+        "verify all": (VerifyAll(), blind),
+        **{f"fixed {k}": (FixedLength(k), blind) for k in range(recording.gamma)},
+        "closed loop": (Asynchronous(), parameters),
+    }
+    table = []
+    for load in LOADS:
+        rates = {
+            policy: np.array([serve(traffic, load, scheduler, used, steps, seed)[0] for seed in range(seeds)])
+            for policy, (scheduler, used) in policies.items()
+        }
+        loop = rates.pop("closed loop")
+        best = max(rates, key=lambda policy: float(rates[policy].mean()))
+        ratio = loop / rates[best]
+        half = 2.0 * ratio.std(ddof=1) / np.sqrt(seeds)
+        table.append(
+            {
+                "load": load,
+                "verify_all": float(rates["verify all"].mean()),
+                "verify_none": float(rates["fixed 0"].mean()),
+                "best_fixed": float(rates[best].mean()),
+                "best_fixed_policy": best,
+                "closed_loop": float(loop.mean()),
+                "against_best": float(ratio.mean()),
+                "interval": [float(ratio.mean() - half), float(ratio.mean() + half)],
+                "below_beyond_interval": bool(ratio.mean() + half < 1.0),
+            }
+        )
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--seeds", type=int, default=5)
+    options = parser.parse_args()
+    results = {name: sweep(name, options.steps, options.seeds) for name in RECORDINGS}
+    if options.json:
+        json.dump({"benchmark": "closed_loop", "explore": EXPLORE, "results": results}, sys.stdout)
+        print()
+        return
+    for name, table in results.items():
+        print(f"{name} rows, tokens per second")
+        print("  load  verify all  verify none  best fixed          closed loop  against the best of these")
+        for row in table:
+            low, high = row["interval"]
+            print(
+                f"  {row['load']:4}  {row['verify_all']:10.1f}  {row['verify_none']:11.1f}  "
+                f"{row['best_fixed']:8.1f} {row['best_fixed_policy']:10}  {row['closed_loop']:11.1f}  "
+                f"{row['against_best']:.3f} [{low:.3f}, {high:.3f}]"
+                f"{'  BELOW' if row['below_beyond_interval'] else ''}"
+            )
+
+
+if __name__ == "__main__":
+    main()
