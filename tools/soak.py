@@ -85,7 +85,9 @@ class Soak:
 
     def run(self, seconds: float) -> None:
         """Let rows flow and things happen for so long."""
-        for process in (*self.collectors, *self.pods, self.service):
+        for pod in self.pods:
+            pod.start()
+        for process in (*self.collectors, self.service):
             process.start()
         deadline = time.monotonic() + seconds
         weights, faults = zip(*self._faults, strict=True)
@@ -209,6 +211,7 @@ def running_servers() -> Iterator[tuple[KafkaServer, RedisServer, PostgresServer
     with ExitStack() as stack:
         for server in servers:
             stack.callback(server.close)
+            stack.callback(server.kill)  # nobody needs their data any more
         with ThreadPoolExecutor(len(servers)) as starters:
             for started in [starters.submit(server.start) for server in servers]:
                 started.result()

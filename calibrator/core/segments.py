@@ -24,7 +24,7 @@ Float = NDArray[np.float64]
 BORROWED_LABELS = 1000.0
 """Effective labels at which a segment's own temperature counts half."""
 
-SEGMENT_PRIOR = {"offset_spread": 0.2, "centre_spread": 0.3, "slope_spread": 0.2}
+SEGMENT_PRIOR = {"offset_spread": 0.1, "centre_spread": 0.15, "slope_spread": 0.1}
 """How far segments lie from the pooled affine fit (docs/statistics.md)."""
 
 

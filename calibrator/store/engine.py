@@ -25,6 +25,8 @@ LOCK_SECONDS = 5
 CONNECT_SECONDS = 5
 IDLE_SECONDS = 30
 """A collector frozen inside a transaction loses it after this long, so that others can go on."""
+APPLICATION = "dspark-calibrator"
+"""What our connections call themselves."""
 
 
 def normalised(url: str) -> URL:
@@ -62,7 +64,7 @@ def open_engine(url: str, pool_size: int = 5) -> Engine:
             connect_args={
                 "connect_timeout": CONNECT_SECONDS,
                 "tcp_user_timeout": 10_000,
-                "application_name": "dspark-calibrator",
+                "application_name": APPLICATION,
                 "options": f"-c timezone=UTC -c lock_timeout={LOCK_SECONDS}s "
                 f"-c idle_in_transaction_session_timeout={IDLE_SECONDS}s",
             },

@@ -14,7 +14,8 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
 from calibrator.store.engine import open_engine, translated
-from calibrator.store.errors import SchemaError
+from calibrator.store.errors import SchemaError, StoreUnavailableError
+from calibrator.store.silence import end_silent_transactions, waited_for_lock
 
 _MIGRATION_LOCK = 0x6473_7061_726B  # "dspark": a PostgreSQL advisory lock
 
@@ -68,10 +69,15 @@ class Store:
         DataRefusedError
             A value that the database cannot hold: nothing was changed.
         """
-        with translated(), self._serialised(), self.engine.connect() as connection:
-            writer = connection.execution_options(writes=True)
-            with writer.begin():
-                yield writer
+        try:
+            with translated(), self._serialised(), self.engine.connect() as connection:
+                writer = connection.execution_options(writes=True)
+                with writer.begin():
+                    yield writer
+        except StoreUnavailableError as error:
+            if waited_for_lock(error):
+                end_silent_transactions(self.engine)
+            raise
 
     @contextmanager
     def _serialised(self) -> Iterator[None]:

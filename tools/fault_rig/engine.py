@@ -3,7 +3,7 @@
 ``python -m tools.fault_rig.engine --folder F --pace 1500`` with ``DSPARK_*`` in the environment. It serves
 until ``--rounds`` or SIGTERM, and leaves in the folder:
 
-* ``progress``: four numbers of 8 bytes, kept current: rounds, steps, version in force, calls refused;
+* ``progress``: see :mod:`tools.fault_rig.progress`, kept current;
 * ``rows-BOOT``: see :mod:`tools.fault_rig.rows`, complete however the process ends;
 * ``ledger-BOOT.json``: written whole at the end, if that comes in order.
 """
@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import mmap
 import os
 import signal
-import struct
 import threading
 import time
 from collections.abc import Callable
@@ -27,11 +25,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from serving_adapter.adapter import ServingAdapter
 from serving_adapter.engines.replay import ReplayEngine, replay_identity
-from serving_adapter.parameters import Parameters
 from serving_adapter.settings import load_settings
+from tools.fault_rig.progress import Progress, open_progress, write_progress
 from tools.fault_rig.rows import RowWriter
-
-PROGRESS = struct.Struct("<4Q")
 
 
 class BookedAdapter:
@@ -52,20 +48,8 @@ class BookedAdapter:
         self._adapter.observe(logits, accepted, **columns)
         self.durations.append(time.perf_counter_ns() - begun)
 
-    def segment(self, label: str) -> int:
-        return self._adapter.segment(label)
-
-    def explore_each(self, request: ArrayLike, step: ArrayLike) -> NDArray[np.bool_]:
-        return self._adapter.explore_each(request, step)
-
-    def current(self) -> Parameters:
-        return self._adapter.current()
-
-    def applied(self, version: int) -> None:
-        self._adapter.applied(version)
-
-    def refused(self, version: int, reason: str) -> None:
-        self._adapter.refused(version, reason)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._adapter, name)
 
 
 def serve(options: argparse.Namespace, ended: threading.Event) -> None:
@@ -87,15 +71,15 @@ def serve(options: argparse.Namespace, ended: threading.Event) -> None:
     with RowWriter(options.folder / f"rows-{boot}", adapter.gamma) as rows:
         booked = BookedAdapter(adapter, rows)
         engine = ReplayEngine(booked, concurrency=options.concurrency, seed=options.seed)
-        progress = _progress(options.folder / "progress")
+        progress = open_progress(options.folder / "progress")
         due = time.monotonic()
         while not ended.is_set() and engine.ledger.rounds < options.rounds:
             engine.step()
             version = engine.parameters.version
             if version != versions[-1]:
                 versions.append(version)
-            PROGRESS.pack_into(
-                progress, 0, engine.ledger.rounds, engine.ledger.steps, version, adapter.rejected
+            write_progress(
+                progress, Progress(engine.ledger.rounds, engine.ledger.steps, version, adapter.rejected)
             )
             due += options.concurrency / options.pace
             ended.wait(max(0.0, due - time.monotonic()))
@@ -125,12 +109,6 @@ def serve(options: argparse.Namespace, ended: threading.Event) -> None:
         },
     )
     adapter.close()
-
-
-def _progress(path: Path) -> mmap.mmap:
-    with path.open("w+b") as file:
-        file.truncate(PROGRESS.size)
-        return mmap.mmap(file.fileno(), PROGRESS.size)
 
 
 def _write_whole(path: Path, body: dict[str, Any]) -> None:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from serving_adapter.ring import retired_rings, settled_rows
 from serving_adapter.ring_layout import WORD_ROUNDS_WRITTEN, WORD_STEPS_WRITTEN, RingLayout
 from serving_adapter.shared_memory import Segment, segment_path
-from tools.fault_rig.engine import PROGRESS
 from tools.fault_rig.process import RigProcess
+from tools.fault_rig.progress import Progress, read_progress
 from tools.fault_rig.rows import read_rows
 
 Until = Callable[..., None]
@@ -110,27 +110,21 @@ class Pod:
 
     # --- what is going on
 
-    def progress(self) -> tuple[int, int, int]:
-        """Rounds and steps of the present boot, and the version in force."""
-        try:
-            found = (self.folder / "progress").read_bytes()
-        except FileNotFoundError:
-            found = b""
-        if len(found) < PROGRESS.size:
-            return 0, 0, 0
-        rounds, steps, version, rejected = PROGRESS.unpack(found)
-        assert rejected == 0, f"{self.replica}: the adapter refused {rejected} calls of observe"
-        return rounds, steps, version
+    def progress(self) -> Progress:
+        """Where the present boot of the engine is."""
+        found = read_progress(self.folder / "progress")
+        assert found.rejected == 0, f"{self.replica}: the adapter refused {found.rejected} calls of observe"
+        return found
 
     @property
     def rounds(self) -> int:
         """Rounds of the present boot so far."""
-        return self.progress()[0]
+        return self.progress().rounds
 
     @property
     def steps(self) -> int:
         """Steps of the present boot so far."""
-        return self.progress()[1]
+        return self.progress().steps
 
     @property
     def emitted(self) -> int:

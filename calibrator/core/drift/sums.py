@@ -29,7 +29,7 @@ LEVELS = 1024
 
 COLUMNS = (
     "verified",  # labelled rows
-    "gap",  # sum of prediction less label over them (fixed point)
+    "gap",  # sum of prediction (middle of its level) less label over them (fixed point)
     "drafted",  # rows of the traffic
     "acceptance",  # sum of the label where verified, of its expectation where not (fixed point)
     *(f"above_{i}" for i in range(len(STAKES))),  # log evidence that labels lie above (fixed point)
@@ -172,24 +172,61 @@ def fold_drift(
     """
     if predicted.shape != rounds.logits.shape:
         raise ValueError(f"predicted: got shape {predicted.shape}, expected {rounds.logits.shape}")
-    table = _fixed_table((rules or DriftRules()).tolerance)
-    owner = np.zeros(len(rounds), dtype=np.int64) if cells is None else cells
-    labels = prefix_labels(rounds)
-    imputed = imputed_labels(rounds, predicted)
-    inside, seen = drafted(rounds, end_of_sequence), included(rounds, end_of_sequence)
+    counts = np.zeros((count, rounds.gamma, 3 * LEVELS), dtype=np.int64)
     values = np.zeros((count, rounds.gamma, len(COLUMNS)), dtype=np.int64)
-    for k in range(rounds.gamma):
-        p = np.ascontiguousarray(predicted[:, k])
-        y, label = labels[:, k], seen[:, k]
-        code = owner * (2 * LEVELS) + bet_index(p, y)
-        counts = np.bincount(code[label], minlength=count * 2 * LEVELS).reshape(count, -1)
-        into = values[:, k]
-        into[:, 0] = counts.sum(axis=1)
-        into[:, 1] = _per_cell(owner, np.where(label, np.rint((p - y) * UNIT), 0.0), count)
-        into[:, 2] = np.bincount(owner[inside[:, k]], minlength=count)
-        into[:, 3] = _per_cell(owner, np.rint(imputed[:, k] * UNIT) * inside[:, k], count)
-        into[:, _EVIDENCE] = counts @ table
+    for start in range(0, len(rounds), _CHUNK_ROWS):
+        part = slice(start, start + _CHUNK_ROWS)
+        owner = None if cells is None or count == 1 else cells[part]
+        _add_chunk(rounds.take(part), predicted[part], owner, end_of_sequence, counts, values)
+    bets = counts[:, :, LEVELS:]
+    rejected, accepted = bets[:, :, :LEVELS], bets[:, :, LEVELS:]
+    middle = (2 * np.arange(LEVELS) + 1) * int(UNIT) // (2 * LEVELS)
+    values[:, :, 0] = bets.sum(axis=2)
+    values[:, :, 1] = (rejected + accepted) @ middle - accepted.sum(axis=2) * int(UNIT)
+    values[:, :, 3] += accepted.sum(axis=2) * int(UNIT)
+    values[:, :, _EVIDENCE] = bets @ _fixed_table((rules or DriftRules()).tolerance)
     return [DriftSums(each) for each in values]
+
+
+# Rows whose temporary arrays fit a core's cache together.
+_CHUNK_ROWS = 8192
+
+
+def _add_chunk(
+    rounds: Rounds,
+    predicted: Float,
+    owner: Integers | None,
+    end_of_sequence: EndOfSequence,
+    counts: Integers,
+    values: Integers,
+) -> None:
+    """Count rows by prediction level and by state: no label, rejected, accepted. In place."""
+    count = len(counts)
+    labels = prefix_labels(rounds)
+    inside, seen = drafted(rounds, end_of_sequence), included(rounds, end_of_sequence)
+    state = seen * (labels + np.uint8(1))
+    first = None if owner is None else owner * (3 * LEVELS)
+    for k in range(rounds.gamma):
+        code = np.ascontiguousarray(predicted[:, k]) * LEVELS
+        code = np.minimum(code.astype(np.int64), LEVELS - 1)
+        code += state[:, k] * np.int64(LEVELS)
+        if first is not None:
+            code += first
+        counts[:, k] += np.bincount(code, minlength=count * 3 * LEVELS).reshape(count, -1)
+        mine = inside[:, k]
+        values[:, k, 2] += mine.sum() if owner is None else np.bincount(owner[mine], minlength=count)
+    trimmed = np.flatnonzero((rounds.verified < rounds.gamma) & (rounds.accepted == rounds.verified))
+    if not len(trimmed):
+        return
+    # Behind a verified part that was accepted as a whole; behind a rejection the expectation is 0.
+    expected = imputed_labels(rounds.take(trimmed), predicted[trimmed])
+    fixed = np.rint(expected * (inside & ~seen)[trimmed] * UNIT)
+    for k in range(rounds.gamma):
+        if owner is None:
+            values[0, k, 3] += int(fixed[:, k].sum())
+        else:
+            sums = np.bincount(owner[trimmed], weights=fixed[:, k], minlength=count)
+            values[:, k, 3] += sums.astype(np.int64)
 
 
 def bet_index(predicted: ArrayLike, labels: ArrayLike) -> Integers:
@@ -226,13 +263,6 @@ def _fixed_table(tolerance: float) -> Integers:
     table: Integers = np.floor(returns * UNIT).astype(np.int64)
     table.flags.writeable = False
     return table
-
-
-def _per_cell(cells: Integers, values: Float, count: int) -> Integers:
-    if count == 1:
-        return np.array([int(values.sum())], dtype=np.int64)
-    sums: Integers = np.bincount(cells, weights=values, minlength=count).astype(np.int64)
-    return sums
 
 
 def _mean(total: Integers, rows: Integers) -> Float:

@@ -24,6 +24,8 @@ from serving_adapter.scheduler import Scheduler
 DRAFTERS = ("self", "self:second", "dspark", "dspark:joint", "none")
 """Drafters by name; anything else is the folder of a DeepSpec checkpoint."""
 
+PRECISIONS = ("float32", "bfloat16", "float16")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
@@ -37,8 +39,10 @@ class EngineOptions:
         ``self`` (the target with rounded weights; its overfit head, or ``self:second`` the milder one),
         ``dspark`` (the packaged drafter; ``dspark:joint`` with the head as trained), ``none``, or the
         folder of a checkpoint.
-    device, dtype
-        Where everything runs and in which precision.
+    device, precision
+        Where everything runs and in which precision, see ``PRECISIONS``.
+    threads
+        CPU threads; 0 leaves the number to PyTorch.
     max_requests, max_context
         Most requests in a batch; most positions of one, draft included.
     profile
@@ -48,7 +52,8 @@ class EngineOptions:
     model: str = SMOLLM2
     drafter: str = "self"
     device: str = "cpu"
-    dtype: torch.dtype = torch.float32
+    precision: str = "float32"
+    threads: int = 0
     max_requests: int = 16
     max_context: int = 2048
     profile: bool = True
@@ -85,7 +90,14 @@ def build_engine(
     ModelNotFoundError, CheckpointError, ValueError
         Saying what is missing or does not fit.
     """
-    loaded = load_target(options.model, device=options.device, dtype=options.dtype)
+    if options.precision not in PRECISIONS:
+        raise ValueError(f"precision: got {options.precision!r}, expected {', '.join(PRECISIONS)}")
+    if options.device.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"device: got {options.device!r}, but PyTorch finds no CUDA device")
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    dtype: torch.dtype = getattr(torch, options.precision)
+    loaded = load_target(options.model, device=options.device, dtype=dtype)
     limit = min(options.max_context, int(loaded.model.config.max_position_embeddings))
     target = PackedModel(loaded.model, rows=options.max_requests, limit=limit)
     drafter = build_drafter(options, target)
@@ -139,7 +151,7 @@ def identity_of(options: EngineOptions, loaded: LoadedTarget, drafter: Drafter) 
         engine="torch",
         engine_version=str(torch.__version__),
         accelerator=accelerator,
-        precision=str(options.dtype).removeprefix("torch."),
+        precision=options.precision,
     )
 
 

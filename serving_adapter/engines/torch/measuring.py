@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import torch
 
 from serving_adapter.engines.torch.packed_model import PackedModel
@@ -12,7 +15,13 @@ from serving_adapter.engines.torch.proposal import Drafter
 
 @torch.inference_mode()
 def measure_profile(
-    target: PackedModel, drafter: Drafter, *, max_requests: int, context: int = 128, repetitions: int = 3
+    target: PackedModel,
+    drafter: Drafter,
+    *,
+    max_requests: int,
+    context: int = 128,
+    repetitions: int = 3,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> StepProfile:
     """Measure what verification costs by batch tokens and drafting by requests.
 
@@ -28,6 +37,8 @@ def measure_profile(
         Tokens in front of every draft.
     repetitions
         Timed runs of each size.
+    clock
+        Seconds that never go back.
     """
     device, width, token = target.device, drafter.gamma + 1, target.vocab_size // 2
     context = min(context, target.limit - width)
@@ -49,5 +60,10 @@ def measure_profile(
         drafter.propose([[token] * (context + 1)] * requests, zeros[:, 0], zeros).tokens.cpu()
 
     return StepProfile.measure(
-        verify, draft, gamma=drafter.gamma, max_requests=max_requests, repetitions=repetitions
+        verify,
+        draft,
+        gamma=drafter.gamma,
+        max_requests=max_requests,
+        repetitions=repetitions,
+        clock=clock,
     )

@@ -96,7 +96,7 @@ class SelfDrafter:
     ) -> None:
         self.model, self.head, self.gamma, self.name = model, head, gamma, name
         self._held: list[int] = []
-        """Positions of every row whose keys and values are those of committed tokens."""
+        """Positions of every row that were processed; up to the anchor they are those of committed tokens."""
 
     def prefill(self, batch: PackedBatch, features: Tensor | None) -> None:  # noqa: ARG002
         """See :class:`Drafter`."""
@@ -106,10 +106,8 @@ class SelfDrafter:
         for row, (start, length) in enumerate(zip(batch.starts, batch.lengths, strict=True)):
             self._held[batch.first_row + row] = start + length
 
-    def commit(self, batch: PackedBatch, features: Tensor | None, kept: Sequence[int]) -> None:  # noqa: ARG002
-        """See :class:`Drafter`."""
-        for row, (start, count) in enumerate(zip(batch.starts, kept, strict=True)):
-            self._held[row] = min(self._held[row], start + count)
+    def commit(self, batch: PackedBatch, features: Tensor | None, kept: Sequence[int]) -> None:
+        """Nothing to do: what was accepted is in the cache, and the next draft begins at the anchor."""
 
     def move(self, source: int, destination: int) -> None:
         """See :class:`Drafter`."""
