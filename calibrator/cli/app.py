@@ -11,6 +11,7 @@ import typer
 from calibrator.cli import output
 from calibrator.cli.demo import demo
 from calibrator.cli.doctor import doctor
+from calibrator.cli.engine import engine
 from calibrator.cli.evaluate import evaluate
 from calibrator.cli.fit import fit
 from calibrator.cli.profile import profile_engine
@@ -32,6 +33,7 @@ app = typer.Typer(
     name="dspark-calibrator",
     help="Keeps DSpark speculative decoding calibrated while it serves.",
     no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -45,6 +47,7 @@ app.command()(collect)
 app.command()(serve)
 app.command()(migrate)
 app.command()(doctor)
+app.command()(engine)
 app.command("profile")(profile_engine)
 
 

@@ -123,13 +123,12 @@ def _timer(engine: str, largest: int) -> StepTimer:
     if engine == "replay":
         return ReplayTimer()
     try:
-        from serving_adapter.engines.torch.measuring import step_timer
+        from serving_adapter.engines.torch.step_timer import TorchStepTimer
     except ImportError as error:
         raise output.UsageError(
             f"--engine: torch needs more: pip install 'dspark-calibrator[engine]' ({error})"
         ) from error
-    timer: StepTimer = step_timer(largest)
-    return timer
+    return TorchStepTimer(largest)
 
 
 def _published(deployment: str) -> CostCurve | None:
