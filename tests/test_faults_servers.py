@@ -50,9 +50,7 @@ def servers() -> Iterator[Servers]:
             started = [starters.submit(server.start) for server in vars(found).values()]
         for server in vars(found).values():
             stack.callback(server.close)
-            stack.callback(
-                server.kill
-            )  # nobody needs their data, and Kafka takes ten seconds to part with it
+        stack.callback(found.kafka.kill)  # it would take ten seconds to part with data that nobody needs
         for each in started:
             each.result()
         yield found

@@ -211,7 +211,7 @@ def running_servers() -> Iterator[tuple[KafkaServer, RedisServer, PostgresServer
     with ExitStack() as stack:
         for server in servers:
             stack.callback(server.close)
-            stack.callback(server.kill)  # nobody needs their data any more
+        stack.callback(kafka.kill)  # it would take ten seconds to part with data that nobody needs
         with ThreadPoolExecutor(len(servers)) as starters:
             for started in [starters.submit(server.start) for server in servers]:
                 started.result()
