@@ -69,6 +69,10 @@ def _read_array(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, nam
             raise RecordError(path, f"{name}: not a .npy array ({error})") from error
         if dtype.hasobject:
             raise RecordError(path, f"{name}: got an array of Python objects, expected numbers")
+        if dtype.kind not in ("U" if name == "segments" else "biuf") or dtype.itemsize == 0:
+            raise RecordError(
+                path, f"{name}: got type {dtype}, expected {'labels' if name == 'segments' else 'numbers'}"
+            )
         if any(length < 0 for length in shape):
             raise RecordError(path, f"{name}: got shape {shape}, expected lengths of at least 0")
         size = math.prod(shape) * dtype.itemsize

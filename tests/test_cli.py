@@ -5,6 +5,7 @@ import io
 import json
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -200,6 +201,20 @@ def npz(**arrays: object) -> bytes:
     return buffer.getvalue()
 
 
+def header(descr: str, shape: tuple[int, ...]) -> bytes:
+    """A .npy header that may claim anything."""
+    text = str({"descr": descr, "fortran_order": False, "shape": shape}).ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+
+
+def archive(**members: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as packed:
+        for name, content in members.items():
+            packed.writestr(f"{name}.npy", content)
+    return buffer.getvalue()
+
+
 NAN_ROW = np.array([[0.1, 0.2], [0.3, np.nan]])
 LINE = b'{"logits": [0.5, -0.5], "labels": [1, 0]}\n'
 
@@ -220,6 +235,10 @@ HOSTILE = {
     "ragged.jsonl": b'{"logits": [0.5], "labels": [1, 0]}\n',
     "deep.jsonl": b"[" * 100_000,
     "text.txt": b"hello",
+    "no-bytes.npz": archive(logits=header("|S0", (10**12, 7)), accepted=header("|u1", (1,)) + b"\x01"),
+    "void.npz": archive(logits=header("|V0", (10**12, 7)), accepted=header("|u1", (1,)) + b"\x01"),
+    "complex.npz": npz(logits=np.zeros((2, 2), dtype=complex), accepted=[0, 0]),
+    "claims.npz": archive(logits=header("<f8", (10**12, 7)), accepted=header("|u1", (1,)) + b"\x01"),
 }
 
 

@@ -73,6 +73,13 @@ def run(arguments: Sequence[str]) -> int:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _fail(f"{where}{error.strerror or error}")
+    except Exception as error:
+        # Our mistake, not the user's; whoever reports it can get the traceback.
+        if os.environ.get("DSPARK_LOG_LEVEL", "").lower() == "debug":
+            raise
+        return _fail(
+            f"unexpected {type(error).__name__}: {error} (DSPARK_LOG_LEVEL=debug shows where)", code=1
+        )
     return result if isinstance(result, int) else 0
 
 
