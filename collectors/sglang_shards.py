@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,10 @@ def read_shard(path: Path) -> tuple[Rounds, list[str], bool]:
             path, "reading .pt files needs PyTorch: pip install 'dspark-calibrator[torch]'"
         ) from error
     try:
-        shard = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            # What PyTorch remarks about a damaged pickle is said below, in one line.
+            warnings.simplefilter("ignore")
+            shard = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError, KeyError, TypeError) as error:
         reason = str(error).split("\n", 1)[0][:200]
         raise RecordError(path, f"not a torch file of tensors ({reason})") from error

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import pickle
 import subprocess
 import sys
 import zipfile
@@ -255,6 +256,21 @@ def test_hostile_records_get_one_line_that_names_the_file(
     assert err.count("\n") == 1
     assert name in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+def test_a_plain_pickle_named_pt_is_one_line_and_is_not_run(call, tmp_path: Path, protocol: int) -> None:
+    class Evil:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "ran",))
+
+    path = written(tmp_path, "evil.pt", pickle.dumps(Evil(), protocol=protocol))
+    command = [sys.executable, "-m", "calibrator.cli", "fit", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "evil.pt" in done.stderr
+    assert not (tmp_path / "ran").exists()
 
 
 def test_nan_is_named_by_row_and_position(call, tmp_path: Path) -> None:
