@@ -84,7 +84,9 @@ def read_records(
 def _read(path: Path, gamma: int | None, max_bytes: int) -> FileRecords:
     try:
         if not path.is_file():
-            raise RecordError(path, "not a folder" if path.is_dir() else "no such file")
+            raise RecordError(
+                path, "it is a folder" if path.is_dir() else "not a file" if path.exists() else "no such file"
+            )
         size = path.stat().st_size
     except OSError as error:
         raise RecordError(path, str(error.strerror or error)) from error

@@ -55,10 +55,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     salt: Annotated[
         str, Meta(description="Goes into request hashes and exploration; the same on all replicas.")
     ] = ""
-    gamma: Annotated[
-        int,
-        Meta(description="Draft positions that rows must have; 0 takes the first message's.", ge=0, le=32),
-    ] = 0
 
     # Event bus.
     kafka_bootstrap: Annotated[
@@ -132,9 +128,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         float, Meta(description="Share of its requests that a replica emits.", gt=0.0, le=1.0)
     ] = 1.0
     bins: Annotated[int, Meta(description="Bins of the expected calibration error.", ge=1, le=1000)] = 15
-    held_out_fraction: Annotated[
-        float, Meta(description="Part of the requests a fit does not see.", gt=0.0, lt=1.0)
-    ] = 0.3
     form: Annotated[
         Literal["auto", "temperature", "affine"],
         Meta(description="Form to fit; auto takes the affine one where it is better on held-out rows."),

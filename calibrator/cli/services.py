@@ -131,6 +131,7 @@ def serve(
             clock,
             proposal_options(settings),
             explore=settings.explore,
+            share=settings.share,
             half_life_seconds=settings.half_life_seconds,
         )
         loop = CalibratorLoop(
@@ -179,12 +180,16 @@ def migrate(
 
 def pipeline_options(settings: Settings) -> PipelineOptions:
     """Options of the ingest pipeline from the one settings object."""
-    return PipelineOptions(
-        window_seconds=int(settings.window_seconds),
-        half_life_seconds=settings.half_life_seconds,
-        sample_rows=settings.sample_rows,
-        group=settings.kafka_group,
-    )
+    try:
+        return PipelineOptions(
+            window_seconds=int(settings.window_seconds),
+            half_life_seconds=settings.half_life_seconds,
+            sample_rows=settings.sample_rows,
+            group=settings.kafka_group,
+        )
+    except ValueError as error:
+        name, _, problem = str(error).partition(":")
+        raise output.UsageError(f"DSPARK_{name.upper()}:{problem}") from error
 
 
 def proposal_options(settings: Settings) -> ProposalOptions:

@@ -58,6 +58,8 @@ class Refresher:
         What a refresh may do; ``supported_forms`` is narrowed to what live replicas report.
     explore
         Exploration probability that documents carry.
+    share
+        Share of its requests that a replica emits, which documents carry too.
     half_life_seconds
         Recency of the sample; None keeps that of the strata.
     """
@@ -71,6 +73,7 @@ class Refresher:
         options: ProposalOptions,
         *,
         explore: float = 0.01,
+        share: float = 1.0,
         half_life_seconds: float | None = None,
     ) -> None:
         self._store = store
@@ -79,6 +82,7 @@ class Refresher:
         self._clock = clock
         self._options = options
         self._explore = explore
+        self._share = share
         self._half_life = half_life_seconds
         self._holder = f"{socket.gethostname()}/{uuid.uuid4().hex[:12]}"
 
@@ -222,6 +226,7 @@ class Refresher:
             created_at=datetime.fromtimestamp(self._clock.now(), UTC).isoformat(timespec="milliseconds"),
             cost=live.curve if live.curve is not None else _cost(previous, deployment),
             explore=self._explore,
+            share=self._share,
             evidence=Evidence(
                 window="weighted sample",
                 rounds=proposal.rows,
