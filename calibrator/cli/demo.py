@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import tempfile
 import time
 from pathlib import Path
@@ -60,6 +61,8 @@ def demo(
 
       dspark-calibrator demo --live
     """
+    # A terminated demo tidies up as an interrupted one does: shared memory outlives processes.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if live:
         _live(rounds or LIVE_ROUNDS, as_json)
         return
