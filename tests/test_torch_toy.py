@@ -17,7 +17,7 @@ from serving_adapter.engines.torch.sampling import draw_from_logits  # noqa: E40
 
 VOCABULARY = 12
 
-DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+DEVICES = ["cpu", *([pytest.param("cuda", marks=pytest.mark.gpu)] if torch.cuda.is_available() else [])]
 """The tests that take a device run on CUDA too where there is one."""
 
 # Tensors this small are not worth a second thread, and waiting for one costs more than the work.
