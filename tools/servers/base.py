@@ -1,5 +1,6 @@
 """What every server has in common: a folder, a port, one process, and the signals that tests send to it."""
 
+import abc
 import atexit
 import fcntl
 import os
@@ -43,7 +44,7 @@ class ServerFailed(RuntimeError):  # noqa: N818
     """The server is installed but did not start, or did not stop; the message ends with its log."""
 
 
-class Server:
+class Server(abc.ABC):
     """One server process with a private folder and fixed loopback ports.
 
     `stop` and `kill` keep port and data, so that `start` or `restart` brings the same server back. `close`
@@ -72,12 +73,13 @@ class Server:
     def _prepare(self) -> None:
         """Write configuration and storage into the fresh, empty folder."""
 
+    @abc.abstractmethod
     def _command(self) -> Sequence[str]:
-        raise NotImplementedError
+        """Program and arguments."""
 
+    @abc.abstractmethod
     def _probe(self) -> None:
         """Raise unless the server answers a real request."""
-        raise NotImplementedError
 
     # --- what users call
 
