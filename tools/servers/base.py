@@ -70,7 +70,7 @@ class Server(abc.ABC):
 
     # --- what a server defines
 
-    def _prepare(self) -> None:
+    def _prepare(self) -> None:  # noqa: B027 - a server without configuration has nothing to do here
         """Write configuration and storage into the fresh, empty folder."""
 
     @abc.abstractmethod
