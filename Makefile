@@ -30,7 +30,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 $(TOOLS): $(INSTALLED)
 	@echo "installing test and lint tools"
-	@$(PIP) install -c constraints.txt -e '.[service,embedded,test,lint]'
+	@$(PIP) install -c constraints.txt -e '.[service,embedded,traces,test,lint]'
 	@touch $@
 
 # PyTorch is large (about 2.6 GB), so it stays out of make demo. Tests read peers' .pt files with it and run

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Make sure that the servers which the tests start can be had: redis-server, PostgreSQL and Apache Kafka.
+# Make sure that the servers which the tests start can be had: redis-server, PostgreSQL,
+# Apache Kafka, and the browser that opens the dashboard.
 # Installs what is missing from Debian (or Ubuntu) packages, starts nothing, changes nothing when all is there.
 set -euo pipefail
 
@@ -26,6 +27,7 @@ have_postgres || missing+=(postgresql)
 [ "$(java_version)" -ge 17 ] || missing+=(openjdk-17-jre-headless)
 command -v mvn >/dev/null || missing+=(maven)
 command -v openssl >/dev/null || missing+=(openssl)
+command -v chromium >/dev/null || missing+=(chromium)
 
 as_root=()
 [ "$(id -u)" -eq 0 ] || as_root=(sudo)

@@ -1,12 +1,6 @@
-"""The tables. Models and migrations must agree: a test compares them.
-
-Every constraint is named (by the convention below), so that migrations can address it on every database.
-No native enums: a new word must not need a migration. All times are seconds since 1970 (UTC).
-"""
+"""Tables of ingest and calibration: windows, samples, ledgers, positions, parameter versions, refreshes."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from sqlalchemy import (
     JSON,
@@ -18,7 +12,6 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
-    MetaData,
     SmallInteger,
     String,
     Table,
@@ -28,29 +21,14 @@ from sqlalchemy import (
 )
 
 from calibrator.core.windows import BIN_SUMS, SCALARS, WINDOW_BINS
+from calibrator.store.schema.base import RowId, deployment_column, metadata
 from serving_adapter.contract.steps import STEP_COLUMNS
-
-NAMING_CONVENTION = {
-    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-    "ck": "ck_%(table_name)s_%(constraint_name)s",
-    "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
-    "pk": "pk_%(table_name)s",
-}
-metadata = MetaData(naming_convention=NAMING_CONVENTION)
-
-# SQLite numbers rows by itself only in a column declared INTEGER.
-RowId = BigInteger().with_variant(Integer, "sqlite")
 
 SUM_COLUMNS: tuple[str, ...] = (
     *SCALARS,
     *(f"bin_{name}_{b:02d}" for name in BIN_SUMS for b in range(WINDOW_BINS)),
 )
 """Additive BIGINT columns of a window, in the order of ``WindowSums.scalars`` and ``.bins``."""
-
-
-def _deployment() -> Column[Any]:
-    return Column("deployment_id", RowId, ForeignKey("deployments.id"), nullable=False)
 
 
 deployments = Table(
@@ -69,7 +47,7 @@ segments = Table(
     "segments",
     metadata,
     Column("id", RowId, primary_key=True),
-    _deployment(),
+    deployment_column(),
     Column("name", String(128), nullable=False),
     UniqueConstraint("deployment_id", "name"),
 )
@@ -103,7 +81,7 @@ sample_state = Table(
     "sample_state",
     metadata,
     Column("id", RowId, primary_key=True),
-    _deployment(),
+    deployment_column(),
     Column("segment_id", RowId, ForeignKey("segments.id"), nullable=False),
     Column("sampling", String(8), nullable=False),
     Column("half_life_seconds", Double, nullable=False),
@@ -145,7 +123,7 @@ step_state = Table(
     "step_state",
     metadata,
     Column("id", RowId, primary_key=True),
-    _deployment(),
+    deployment_column(),
     Column("size_class", SmallInteger, nullable=False),  # bits of batch_tokens: 1, 2-3, 4-7, ...
     Column("half_life_seconds", Double, nullable=False),
     Column("threshold", Double),
@@ -185,7 +163,7 @@ boots = Table(
     "boots",
     metadata,
     Column("id", RowId, primary_key=True),
-    _deployment(),
+    deployment_column(),
     Column("replica", String(128), nullable=False),
     Column("boot", String(128), nullable=False),
     Column("fingerprint", String(128), nullable=False),
@@ -237,7 +215,7 @@ refreshes = Table(
     "refreshes",
     metadata,
     Column("id", RowId, primary_key=True),
-    _deployment(),
+    deployment_column(),
     Column("started", Double, nullable=False),
     Column("finished", Double),
     Column("outcome", String(32)),  # null while it runs

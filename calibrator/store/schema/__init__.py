@@ -1,0 +1,47 @@
+"""The tables. Models and migrations must agree: a test compares them."""
+
+from calibrator.store.schema.base import NAMING_CONVENTION, RowId, metadata
+from calibrator.store.schema.tables import (
+    LEDGER_COUNTERS,
+    SUM_COLUMNS,
+    boots,
+    dead_letters,
+    deployments,
+    leases,
+    parameter_versions,
+    positions,
+    raw_window_hours,
+    raw_windows,
+    refreshes,
+    sample_rows,
+    sample_state,
+    segments,
+    step_rows,
+    step_state,
+    window_hours,
+    windows,
+)
+
+__all__ = [
+    "LEDGER_COUNTERS",
+    "NAMING_CONVENTION",
+    "SUM_COLUMNS",
+    "RowId",
+    "boots",
+    "dead_letters",
+    "deployments",
+    "leases",
+    "metadata",
+    "parameter_versions",
+    "positions",
+    "raw_window_hours",
+    "raw_windows",
+    "refreshes",
+    "sample_rows",
+    "sample_state",
+    "segments",
+    "step_rows",
+    "step_state",
+    "window_hours",
+    "windows",
+]

@@ -1,0 +1,3 @@
+"""Tables of access: tokens, audit, idempotency keys."""
+
+from __future__ import annotations

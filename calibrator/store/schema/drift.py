@@ -1,0 +1,3 @@
+"""Tables of drift, of step costs and of the throughput ledger."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Tables of operations: schedules, runs, rollouts."""
+
+from __future__ import annotations
