@@ -1,0 +1,1 @@
+"""Scheduled recalibration: schedules, runs, and who runs them."""

@@ -1,0 +1,1 @@
+"""Rollouts: shadow, canary, all, with evidence."""
