@@ -15,6 +15,7 @@ from serving_adapter.parameter_watch import ParameterWatch
 from serving_adapter.parameters import Parameters
 from serving_adapter.ring import DEFAULT_ROUNDS, DEFAULT_STEPS, EventRing
 from serving_adapter.ring_layout import RingShape
+from serving_adapter.segment_labels import SegmentLabels
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,9 @@ class ServingAdapter:
         When the memory cannot be had, the adapter says why in ``disabled`` and the engine serves on.
     forms
         Forms of calibration that this engine can apply.
+    segment_sets
+        Whether this engine applies sets per segment and sampling bucket: it passes both, row by row, to
+        :meth:`Parameters.survival`. Otherwise the pooled set serves every row. Reports and rows say which.
     emit
         Whether this rank writes rows and reports: rank 0 only.
     soft_labels
@@ -75,6 +79,7 @@ class ServingAdapter:
         ring: str | None = None,
         *,
         forms: tuple[Form, ...] = ("temperature", "affine"),
+        segment_sets: bool = False,
         emit: bool = True,
         soft_labels: bool = False,
         explore: float = 0.0,
@@ -96,7 +101,9 @@ class ServingAdapter:
         self._mirror: ParameterMirror | None = None
         shape = RingShape(identity.gamma, rounds_capacity, steps_capacity, soft_labels)
         if ring is not None:
-            self._open(ring, shape, emit=emit)
+            self._open(ring, shape, emit=emit, segment_sets=segment_sets)
+        # Every rank needs the dictionary, for parameters go by it; only rank 0 has it in a ring.
+        self._segments = SegmentLabels() if self.ring is None else self.ring.segments
         self._seed = exploration_seed(deployment, salt)
         self._watch = ParameterWatch(
             self._mirror,
@@ -107,9 +114,10 @@ class ServingAdapter:
             commit_at_once=commit_at_once,
             reports=emit,
             explore=explore,
+            labels=self._segments.names if segment_sets else None,
         )
 
-    def _open(self, ring: str, shape: RingShape, *, emit: bool) -> None:
+    def _open(self, ring: str, shape: RingShape, *, emit: bool, segment_sets: bool) -> None:
         try:
             self._mirror = ParameterMirror.open(ring)
             if emit:
@@ -119,6 +127,7 @@ class ServingAdapter:
                     deployment=self.deployment,
                     replica=self.replica,
                     fingerprint=self.identity.fingerprint(),
+                    segment_sets=segment_sets,
                 )
                 self._intake = RoundIntake(self.gamma, self.ring.layout.rounds)
         except OSError as error:
@@ -262,8 +271,11 @@ class ServingAdapter:
         ring.count_rejected(self.rejected)
 
     def segment(self, label: str) -> int:
-        """Index of a segment label for ``observe``; beyond 64 labels, that of ``other``."""
-        return self.ring.label(label) if self.ring is not None else 0
+        """Index of a segment label for ``observe`` and parameters; beyond 64 labels, that of ``other``.
+
+        Ranks ask for labels in the same order, as they serve the same requests.
+        """
+        return self._segments.enter(label) if self.ring is None else self.ring.label(label)
 
     def request_hash(self, request: str | bytes | int) -> int:
         """Salted 64-bit hash of a request id."""

@@ -120,6 +120,7 @@ class BatchBuilder:
             share=share,
             steps_sequence=steps_sequence,
             steps_lost=steps_lost,
+            segment_sets=text.segment_sets,
         )
         self._settled = Settled(
             rounds=sequence + batch.count,

@@ -43,6 +43,7 @@ class EngineReport(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     forms: tuple[str, ...] = ("temperature",)
     fingerprint: str = ""
+    segment_sets: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
 
 from serving_adapter.contract import ContractError, EngineIdentity, Form, decode_document
 from serving_adapter.mirror import EngineReport, ParameterMirror
@@ -33,6 +34,9 @@ class ParameterWatch:
         Whether this rank reports to the sidecar (one rank does).
     explore
         Exploration probability until a document sets it.
+    labels
+        Segment labels by index (the list may grow) of an engine that applies sets per segment; None for
+        one that applies the pooled set only.
     """
 
     def __init__(
@@ -46,12 +50,14 @@ class ParameterWatch:
         commit_at_once: bool = True,
         reports: bool = True,
         explore: float = 0.0,
+        labels: Sequence[str] | None = None,
     ) -> None:
         self._mirror = mirror
         self._gamma = identity.gamma
         self._fingerprint = identity.fingerprint()
         self._deployment = deployment
         self._forms = forms
+        self._labels = labels
         self._key = key
         self._commit_at_once = commit_at_once
         self._reports = reports and mirror is not None
@@ -59,7 +65,9 @@ class ParameterWatch:
         self._sequence = 0
         self._seen = b""
         self._staged: dict[int, Parameters] = {}
-        self._report = EngineReport(forms=forms, fingerprint=self._fingerprint)
+        self._report = EngineReport(
+            forms=forms, fingerprint=self._fingerprint, segment_sets=labels is not None
+        )
         self._send()
 
     @property
@@ -139,11 +147,15 @@ class ParameterWatch:
             raise ContractError("gamma", document.gamma, f"{self._gamma}, as this engine drafts")
         if document.fingerprint and document.fingerprint != self._fingerprint:
             raise ContractError("fingerprint", document.fingerprint, f"{self._fingerprint} (this engine)")
-        if document.form not in self._forms:
-            raise ContractError("form", document.form, f"one this engine applies: {', '.join(self._forms)}")
+        applied = {"form": document.form}
+        if self._labels is not None:
+            applied |= {f"segments[{i}].form": entry.form for i, entry in enumerate(document.segments)}
+        for name, form in applied.items():
+            if form not in self._forms:
+                raise ContractError(name, form, f"one this engine applies: {', '.join(self._forms)}")
         if document.version <= newest:
             raise ContractError("version", document.version, f"above {newest}: versions only rise")
-        return Parameters.from_document(document)
+        return Parameters.from_document(document, self._labels)
 
     def _change(self, *, applied: int = -1, refused: int = -1, reason: str = "") -> None:
         before = self._report
@@ -153,6 +165,7 @@ class ParameterWatch:
             reason=reason if refused >= 0 else before.reason,
             forms=before.forms,
             fingerprint=before.fingerprint,
+            segment_sets=before.segment_sets,
         )
         self._send()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ from serving_adapter.contract import (
     conditional_confidence,
     prefix_survival,
 )
+from serving_adapter.segment_sets import SegmentSets
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,6 +24,7 @@ class Parameters:
 
     ``temperatures`` and ``offsets`` have shape ``[gamma]`` and are read-only. ``explore`` is rounded to
     the half precision in which rows carry it, so that the logged propensity is the one that was used.
+    ``sets`` are those per segment and sampling bucket that the engine applies, None where there are none.
     """
 
     version: int
@@ -31,6 +34,7 @@ class Parameters:
     explore: float
     share: float
     cost: CostCurve | None
+    sets: SegmentSets | None = None
 
     @classmethod
     def identity(cls, gamma: int, *, explore: float = 0.0) -> Parameters:
@@ -46,8 +50,16 @@ class Parameters:
         )
 
     @classmethod
-    def from_document(cls, document: ParameterDocument) -> Parameters:
-        """Parameters of a validated document."""
+    def from_document(cls, document: ParameterDocument, labels: Sequence[str] | None = None) -> Parameters:
+        """Parameters of a validated document.
+
+        Parameters
+        ----------
+        document
+            As published.
+        labels
+            Segment labels by the index that rows carry; None for an engine that applies the pooled set only.
+        """
         return cls(
             version=document.version,
             form=document.form,
@@ -56,6 +68,7 @@ class Parameters:
             explore=half_precision(document.explore),
             share=document.share,
             cost=document.cost,
+            sets=SegmentSets(document, labels) if document.segments and labels is not None else None,
         )
 
     @property
@@ -63,17 +76,31 @@ class Parameters:
         """Number of draft positions."""
         return int(self.temperatures.shape[0])
 
-    def calibrate(self, logits: ArrayLike) -> NDArray[np.float64]:
+    def calibrate(
+        self, logits: ArrayLike, segment: ArrayLike = 0, sampling: ArrayLike = 0.0
+    ) -> NDArray[np.float64]:
         """Conditional acceptance ``c_k`` from raw logits ``[..., gamma]``.
+
+        Parameters
+        ----------
+        logits
+            Raw confidence logits, ``[..., gamma]``.
+        segment, sampling
+            Segment index and sampling temperature of every row, ``[rows]``, or one for all: what is passed
+            to ``observe`` for the same rows, with the same defaults.
 
         >>> Parameters.identity(2).calibrate([0.0, 0.0])
         array([0.5, 0.5])
         """
-        return conditional_confidence(logits, self.temperatures, self.offsets)
+        if self.sets is None:
+            return conditional_confidence(logits, self.temperatures, self.offsets)
+        return conditional_confidence(logits, *self.sets.rows(segment, sampling))
 
-    def survival(self, logits: ArrayLike) -> NDArray[np.float64]:
-        """Prefix survival ``a_k = c_1 ... c_k`` from raw logits ``[..., gamma]``."""
-        return prefix_survival(self.calibrate(logits))
+    def survival(
+        self, logits: ArrayLike, segment: ArrayLike = 0, sampling: ArrayLike = 0.0
+    ) -> NDArray[np.float64]:
+        """Prefix survival ``a_k = c_1 ... c_k`` from raw logits; arguments as of :meth:`calibrate`."""
+        return prefix_survival(self.calibrate(logits, segment, sampling))
 
 
 def half_precision(probability: float) -> float:

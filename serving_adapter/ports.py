@@ -141,7 +141,8 @@ class ReplicaReport:
     """What a replica says of the parameters it was offered.
 
     ``applied`` is the version in force there (0: identity); ``refused`` the last version it refused,
-    with ``reason``; ``forms`` what its engine can apply; ``reported_at`` seconds since 1970.
+    with ``reason``; ``forms`` what its engine can apply; ``segment_sets`` whether it applies sets per
+    segment, or the pooled set to every row; ``reported_at`` seconds since 1970.
     """
 
     replica: str
@@ -151,6 +152,7 @@ class ReplicaReport:
     forms: tuple[str, ...] = ("temperature",)
     refused: int = 0
     reason: str = ""
+    segment_sets: bool = False
 
 
 class ParameterStore(Protocol):

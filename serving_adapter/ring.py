@@ -35,8 +35,6 @@ from numpy.typing import NDArray
 from serving_adapter.ring_layout import (
     LOCK_READER,
     LOCK_WRITER,
-    MAX_LABELS,
-    OTHER,
     STEPS,
     WORD_CREATED,
     WORD_DISCARDED,
@@ -53,11 +51,11 @@ from serving_adapter.ring_layout import (
     RingShape,
     RingText,
 )
+from serving_adapter.segment_labels import DEFAULT_LABEL, SegmentLabels
 from serving_adapter.shared_memory import Fence, Segment, SharedMemoryError, segment_path
 
 DEFAULT_ROUNDS = 131_072  # five seconds of 256 requests at 100 steps a second, 8 MB at gamma 7
 DEFAULT_STEPS = 16_384
-DEFAULT_LABEL = "default"
 MAX_RETIRED = 4
 _STALE_DRAFT_SECONDS = 60.0
 
@@ -76,13 +74,20 @@ class EventRing:
         self._step_capacity = layout.shape.steps
         letters = "".join(STEPS[name].char for name in STEPS.names or ())
         self._pack_step = struct.Struct("<" + letters).pack_into
-        self._labels = {DEFAULT_LABEL: 0}
+        self.segments = SegmentLabels()
         layout.put_label(0, DEFAULT_LABEL)
         self._words[WORD_LABELS] = 1
 
     @classmethod
     def create(
-        cls, name: str, shape: RingShape, *, deployment: str, replica: str, fingerprint: str = ""
+        cls,
+        name: str,
+        shape: RingShape,
+        *,
+        deployment: str,
+        replica: str,
+        fingerprint: str = "",
+        segment_sets: bool = False,
     ) -> EventRing:
         """Begin a boot: make its ring and give it ``name``, moving the ring of the boot before aside.
 
@@ -95,7 +100,7 @@ class EventRing:
         segment = Segment.create(path, shape.columns()[1])
         try:
             segment.lock(LOCK_WRITER)
-            text = RingText(uuid.uuid4().hex, deployment, replica, fingerprint)
+            text = RingText(uuid.uuid4().hex, deployment, replica, fingerprint, segment_sets)
             ring = cls(RingLayout.write(segment, shape, text, os.getpid(), time.time_ns()))
             with _beginning_a_boot(path):
                 _retire(path)
@@ -124,19 +129,16 @@ class EventRing:
 
     def label(self, name: str) -> int:
         """Index of a segment label; a new one is entered, the 64th and later ones are ``other``."""
-        index = self._labels.get(name)
+        index = self.segments.known.get(name)
         if index is not None:
             return index
-        if not name or len(name) > 128:
-            raise ValueError(f"segment: got {name[:40]!r}, expected a label of 1 to 128 characters")
-        count = self._words[WORD_LABELS]
-        if count >= MAX_LABELS - 1 and name != OTHER:
-            return self.label(OTHER)
-        self.layout.put_label(count, name)
-        self._fence()
-        self._words[WORD_LABELS] = count + 1
-        self._labels[name] = count
-        return count
+        count = len(self.segments.names)
+        index = self.segments.enter(name)
+        if len(self.segments.names) > count:
+            self.layout.put_label(index, self.segments.names[index])
+            self._fence()
+            self._words[WORD_LABELS] = index + 1
+        return index
 
     def append(
         self,

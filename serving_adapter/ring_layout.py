@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from serving_adapter.contract import MAX_GAMMA
 from serving_adapter.contract.steps import STEP_COLUMNS
+from serving_adapter.segment_labels import MAX_LABELS
 from serving_adapter.shared_memory import Segment, SharedMemoryError
 
 MAGIC = int.from_bytes(b"DSPKRING", "little")
@@ -43,9 +44,7 @@ WORD_SETTLED, WORD_SETTLED_RECORDS = 48, (56, 64)
 # Locks of a segment (see Segment.lock).
 LOCK_WRITER, LOCK_READER = 0, 1
 
-MAX_LABELS = 64
 LABEL_BYTES = 520
-OTHER = "other"
 
 HALF_MAX = 65504.0
 
@@ -67,12 +66,13 @@ STEPS = np.dtype(list(STEP_COLUMNS.items()))
 
 
 class RingText(msgspec.Struct, frozen=True):
-    """Who writes the ring."""
+    """Who writes the ring; ``segment_sets``: whether the engine applies sets per segment."""
 
     boot: str
     deployment: str
     replica: str
     fingerprint: str
+    segment_sets: bool = False
 
 
 @dataclass(frozen=True, slots=True)

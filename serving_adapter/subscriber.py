@@ -166,6 +166,7 @@ class Subscriber:
                 reason=self._reason,
                 forms=report.forms,
                 fingerprint=report.fingerprint,
+                segment_sets=report.segment_sets,
             )
         now = self._clock.monotonic()
         if report == self._sent and now < self._report_at:
@@ -180,6 +181,7 @@ class Subscriber:
                 forms=report.forms,
                 refused=report.refused,
                 reason=report.reason,
+                segment_sets=report.segment_sets,
             ),
             self._expire_seconds,
         )

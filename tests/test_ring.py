@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from serving_adapter.ring import MAX_RETIRED, retired_path, retired_rings
-from serving_adapter.ring_layout import MAX_LABELS, RingShape
+from serving_adapter.ring_layout import RingShape
+from serving_adapter.segment_labels import MAX_LABELS
 from serving_adapter.ring_reader import RingBusyError, RingReader, RingSet, Settled
 from serving_adapter.shared_memory import Segment, SharedMemoryError, segment_path
 from tests.rings import a_ring, a_ring_name, assert_rows_are_whole, write_rows

@@ -121,6 +121,7 @@ def _adapter(settings: Settings, identity: EngineIdentity) -> ServingAdapter:
         explore=settings.explore,
         salt=settings.salt,
         signing_key=settings.signing_key_bytes,
+        segment_sets=True,
         soft_labels=True,
     )
 

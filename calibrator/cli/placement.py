@@ -77,6 +77,7 @@ class EmbeddedPlacement:
             explore=settings.explore,
             salt=settings.salt,
             signing_key=settings.signing_key_bytes,
+            segment_sets=True,
         )
         self.sidecar = Sidecar(settings, open_sink=lambda: open_sink(settings), clock=clock)
         self.collector = Collector(

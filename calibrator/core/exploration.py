@@ -8,11 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calibrator.core.record import MIN_LABELS
 from calibrator.core.status import Status
 from serving_adapter.contract import Rounds
 from serving_adapter.step_cost import StepCost
 
 Float = NDArray[np.float64]
+
+MARGIN = 1.25
+"""Effective labels to keep when the probability is lowered, relative to those a figure needs."""
 
 HUNGRY: tuple[Status, ...] = ("insufficient", "censored")
 
@@ -87,6 +91,7 @@ def decide_exploration(
     verified_per_round: float = 0.0,
     saturation: float | None = None,
     before_saturation: float | None = None,
+    n_eff: Sequence[float] | None = None,
     rules: ExplorationRules | None = None,
 ) -> ExplorationDecision:
     """Decide the exploration probability of a deployment until the next decision.
@@ -104,6 +109,9 @@ def decide_exploration(
         Share of the engine's capacity in use; None: unknown, taken as not saturated.
     before_saturation
         The probability to come back to when saturation ends; ``floor`` when left out.
+    n_eff
+        Effective labels of every position that exploration is needed for. They grow with the probability, so
+        it is lowered only as far as leaves enough of them: otherwise it would be raised again at once.
     rules
         See :class:`ExplorationRules`.
 
@@ -111,6 +119,8 @@ def decide_exploration(
     0.02
     >>> decide_exploration(0.04, ["ok", "ok"]).explore
     0.02
+    >>> decide_exploration(0.04, ["ok", "ok"], n_eff=[400.0, 150.0]).explore
+    0.04
     >>> decide_exploration(0.04, ["ok", "ok"], saturation=0.99)
     ExplorationDecision(explore=0.0, reason='saturated: 99 % of capacity in use')
     """
@@ -136,6 +146,9 @@ def decide_exploration(
     else:
         wanted = max(rules.floor, base / rules.step)
         reason = "every position is known well enough"
+        least = min(n_eff, default=np.inf) if n_eff is not None else np.inf
+        if wanted < base and least * wanted / base < MIN_LABELS * MARGIN:
+            wanted, reason = base, f"{reason}, and would not be with less"
     if wanted > bound:
         return ExplorationDecision(bound, f"{reason}; held at {bounded}")
     return ExplorationDecision(wanted, reason)

@@ -17,7 +17,7 @@ from calibrator.core.gridsearch import PositionColumns, advance, exact_ece, grid
 from calibrator.core.propensity import kish
 from calibrator.core.status import Status
 from serving_adapter.contract import sigmoid
-from serving_adapter.contract.parameters import MAX_TEMPERATURE, MIN_TEMPERATURE
+from serving_adapter.contract.parameter_set import MAX_TEMPERATURE, MIN_TEMPERATURE
 
 Float = NDArray[np.float64]
 Ties = Literal["first", "nearest"]

@@ -16,7 +16,8 @@ import numpy as np
 
 from calibrator.core.parameter_set import ParameterSet
 from serving_adapter.contract import ContractError, ParameterDocument, decode_document, encode_document, seal
-from serving_adapter.contract.parameters import MAX_DOCUMENT_BYTES, MAX_TEMPERATURE, MIN_TEMPERATURE
+from serving_adapter.contract.parameter_set import MAX_TEMPERATURE, MIN_TEMPERATURE
+from serving_adapter.contract.parameters import MAX_DOCUMENT_BYTES
 from serving_adapter.contract.rounds import MAX_GAMMA
 
 FileFormat = Literal["native", "sglang", "tensorrt-llm"]

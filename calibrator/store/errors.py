@@ -28,6 +28,10 @@ class FencedError(StoreError):
         self.partition = partition
 
 
+class LeaseLostError(StoreError):
+    """Another service has taken over what this one held: this transaction was rolled back as a whole."""
+
+
 class StaleReadError(StoreError):
     """What a plan was made from has changed meanwhile: read again, plan again."""
 

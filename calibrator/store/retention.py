@@ -22,6 +22,7 @@ class Retention:
     hour_days: float = 400.0
     dead_letter_days: float = 30.0
     refresh_days: float = 400.0
+    episode_days: float = 400.0
 
 
 def apply(store: Store, now: float, keep: Retention | None = None) -> dict[str, int]:
@@ -36,6 +37,10 @@ def apply(store: Store, now: float, keep: Retention | None = None) -> dict[str, 
         schema.raw_windows: keep.window_days,
         schema.window_hours: keep.hour_days,
         schema.raw_window_hours: keep.hour_days,
+        schema.pooled_hours: keep.hour_days,
+        schema.raw_pooled_hours: keep.hour_days,
+        schema.cost_drift: keep.window_days,
+        schema.ledger_sums: keep.window_days,
     }
     with store.read() as connection:
         owners = [each.id for each in deployments.every(connection)]
@@ -46,6 +51,7 @@ def apply(store: Store, now: float, keep: Retention | None = None) -> dict[str, 
     for table, column, table_days in (
         (schema.dead_letters, "at", keep.dead_letter_days),
         (schema.refreshes, "started", keep.refresh_days),
+        (schema.episodes, "ended_at", keep.episode_days),
     ):
         deleted[table.name] = _rows_before(store, table, column, now - table_days * DAY)
     return deleted

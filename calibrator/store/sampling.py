@@ -1,22 +1,5 @@
-"""Sampling buckets: calibration differs by sampling temperature, so figures are kept for each of four."""
+"""Sampling buckets, as the contract has them."""
 
-from __future__ import annotations
+from serving_adapter.contract.sampling import SAMPLING_BUCKETS, bucket_index
 
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
-
-SAMPLING_BUCKETS = ("greedy", "low", "mid", "high")
-"""Temperature 0, (0, 0.5], (0.5, 1], above 1."""
-
-_UPPER_EDGES = np.array([0.0, 0.5, 1.0])
-
-
-def bucket_index(temperature: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
-    """Index into :data:`SAMPLING_BUCKETS` of every sampling temperature.
-
-    >>> bucket_index(np.array([0.0, 0.5, 0.7, 1.0, 1.5])).tolist()
-    [0, 1, 2, 2, 3]
-    """
-    return np.searchsorted(_UPPER_EDGES, temperature, side="left").astype(np.int64)
+__all__ = ["SAMPLING_BUCKETS", "bucket_index"]

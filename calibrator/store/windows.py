@@ -16,7 +16,9 @@ from calibrator.store.upsert import insert_into
 
 HOUR = 3600
 _KEY = ("deployment_id", "start", "segment_id", "sampling", "position")
+_POOLED_KEY = ("deployment_id", "start", "position")
 _TABLES = {False: (schema.windows, schema.window_hours), True: (schema.raw_windows, schema.raw_window_hours)}
+_POOLED = {False: schema.pooled_hours, True: schema.raw_pooled_hours}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class WindowPoint:
 
 
 def add(connection: Connection, deployment_id: int, cells: Iterable[Cell], *, raw: bool) -> None:
-    """Add sums to the windows and to their hours.
+    """Add sums to the windows, to their hours, and to the hours of all segments and buckets together.
 
     ``raw`` says under what the sums were predicted: the identity, or the parameters in force. Rows are
     written in the order of their key, as every writer does, so that two writers never deadlock.
@@ -53,7 +55,13 @@ def add(connection: Connection, deployment_id: int, cells: Iterable[Cell], *, ra
             merged[key] = merged[key] + cell.sums if key in merged else cell.sums
         rows = [row for key in sorted(merged) for row in _rows(deployment_id, key, merged[key])]
         if rows:
-            connection.execute(_adding(table, connection.dialect.name), rows)
+            connection.execute(_adding(table, connection.dialect.name, _KEY), rows)
+    pooled: dict[int, WindowSums] = {}
+    for (start, _, _), sums in merged.items():  # by the hour, as the last table has them
+        pooled[start] = pooled[start] + sums if start in pooled else sums
+    rows = [row for start in sorted(pooled) for row in _pooled_rows(deployment_id, start, pooled[start])]
+    if rows:
+        connection.execute(_adding(_POOLED[raw], connection.dialect.name, _POOLED_KEY), rows)
 
 
 def query(
@@ -96,8 +104,8 @@ def query(
     -------
     Points in order of start, segment and sampling; steps without rows are left out.
     """
-    hourly = all(value % HOUR == 0 for value in (start, end, step or 0))
-    table = _TABLES[raw][1 if hourly else 0]
+    split = by_segment or by_sampling or segment is not None or sampling is not None
+    table = table_for(start, end, step, raw=raw, pooled=not split)
     names = schema.SUM_COLUMNS if bins else SCALARS
     first: ColumnElement[Any] = literal_column(str(int(start)))
     if step is not None:
@@ -135,6 +143,14 @@ def query(
     ]
 
 
+def table_for(start: float, end: float, step: float | None, *, raw: bool, pooled: bool) -> Table:
+    """Smallest table that answers: hours where the range is of whole hours, of all segments if pooled."""
+    hourly = all(value % HOUR == 0 for value in (start, end, step or 0))
+    if hourly and pooled:
+        return _POOLED[raw]
+    return _TABLES[raw][1 if hourly else 0]
+
+
 def total(connection: Connection, deployment_id: int, gamma: int, *, raw: bool = False) -> WindowSums:
     """Sums over all time, all segments and all sampling buckets."""
     points = query(connection, deployment_id, gamma, 0, 1 << 52, raw=raw)
@@ -142,14 +158,19 @@ def total(connection: Connection, deployment_id: int, gamma: int, *, raw: bool =
 
 
 def _rows(deployment_id: int, key: tuple[int, int, str], sums: WindowSums) -> list[dict[str, Any]]:
-    values = np.concatenate([sums.scalars, sums.bins.reshape(sums.gamma, -1)], axis=1).tolist()
     start, segment_id, sampling = key
+    return [
+        {**row, "segment_id": segment_id, "sampling": sampling}
+        for row in _pooled_rows(deployment_id, start, sums)
+    ]
+
+
+def _pooled_rows(deployment_id: int, start: int, sums: WindowSums) -> list[dict[str, Any]]:
+    values = np.concatenate([sums.scalars, sums.bins.reshape(sums.gamma, -1)], axis=1).tolist()
     return [
         {
             "deployment_id": deployment_id,
             "start": start,
-            "segment_id": segment_id,
-            "sampling": sampling,
             "position": position,
             **dict(zip(schema.SUM_COLUMNS, row, strict=True)),
         }
@@ -165,10 +186,10 @@ def _put(sums: WindowSums, index: int, values: Sequence[int]) -> None:
 
 
 @lru_cache(maxsize=16)
-def _adding(table: Table, dialect: str) -> Any:
+def _adding(table: Table, dialect: str, key: tuple[str, ...]) -> Any:
     """Build the upsert once: it has over a hundred columns."""
     statement = insert_into(dialect, table)
     return statement.on_conflict_do_update(
-        index_elements=list(_KEY),
+        index_elements=list(key),
         set_={name: table.c[name] + statement.excluded[name] for name in schema.SUM_COLUMNS},
     )

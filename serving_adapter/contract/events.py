@@ -38,6 +38,8 @@ class VerifyBatch:
     ``sequence`` is the number of the first round; rounds are numbered without gaps per ``boot``.
     ``lost`` rounds were overwritten in the ring since the message before. ``steps_sequence`` and
     ``steps_lost`` say the same of the step rows. ``emitted_at`` is in nanoseconds since 1970 (UTC).
+    ``segment_sets``: whether rows were served by the sets per segment of their version, where it has any;
+    otherwise by its pooled set.
     """
 
     deployment: str
@@ -53,6 +55,7 @@ class VerifyBatch:
     share: float = 1.0
     steps_sequence: int = 0
     steps_lost: int = 0
+    segment_sets: bool = False
 
     def __post_init__(self) -> None:
         for name in ("deployment", "replica", "boot"):
@@ -69,6 +72,8 @@ class VerifyBatch:
             raise ContractError("gamma", self.gamma, f"1 to {MAX_GAMMA} draft positions")
         if not isinstance(self.share, int | float) or isinstance(self.share, bool) or not 0 < self.share <= 1:
             raise ContractError("share", self.share, "in (0, 1]")
+        if not isinstance(self.segment_sets, bool):
+            raise ContractError("segment_sets", self.segment_sets, "true or false")
         if self.rounds is not None and self.rounds.gamma != self.gamma:
             raise ContractError("logits", f"{self.rounds.gamma} positions", f"gamma = {self.gamma}")
 
@@ -163,6 +168,8 @@ def peek_rows(payload: bytes, content_type: str) -> tuple[str, str, str, int, in
 
 
 def _envelope(batch: VerifyBatch, rounds: dict[str, Any], steps: dict[str, Any]) -> dict[str, Any]:
+    # Left out where it says nothing new: most rows are served by the pooled set.
+    sets = {"segment_sets": True} if batch.segment_sets else {}
     return {
         "schema": SCHEMA,
         "deployment": batch.deployment,
@@ -177,6 +184,7 @@ def _envelope(batch: VerifyBatch, rounds: dict[str, Any], steps: dict[str, Any])
         "share": batch.share,
         "steps_sequence": batch.steps_sequence,
         "steps_lost": batch.steps_lost,
+        **sets,
         "rounds": rounds,
         "steps": steps,
     }
@@ -234,6 +242,7 @@ def _from_raw(raw: dict[str, Any], *, packed: bool) -> VerifyBatch:
         share=raw.get("share", 1.0),
         steps_sequence=raw.get("steps_sequence", 0),
         steps_lost=raw.get("steps_lost", 0),
+        segment_sets=raw.get("segment_sets", False),
         rounds=_rounds(raw.get("rounds"), raw.get("segments"), gamma, packed=packed),
         steps=_steps(raw.get("steps"), packed=packed),
     )

@@ -12,17 +12,12 @@ from typing import Any, Literal
 import msgspec
 
 from serving_adapter.contract.errors import ContractError
+from serving_adapter.contract.parameter_set import Form, check_set
 from serving_adapter.contract.rounds import MAX_GAMMA
+from serving_adapter.contract.segments import SegmentParameters, check_segments
 
 SCHEMA = "dspark.parameters.v1"
 MAX_DOCUMENT_BYTES = 256 * 1024
-
-MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 100.0
-MAX_OFFSET = 30.0
-
-Form = Literal["temperature", "affine"]
-FORMS: tuple[Form, ...] = ("temperature", "affine")
-
 
 COST_STATUSES = ("measured", "extrapolated", "flat", "unsupported", "stale")
 
@@ -84,6 +79,7 @@ class ParameterDocument(msgspec.Struct, frozen=True, kw_only=True):
     """A versioned set of parameters. Validates itself; see docs/contracts.md.
 
     ``c_k = sigmoid(z_k / temperatures[k] + offsets[k])``; ``offsets`` are zeros in the temperature form.
+    ``segments`` are sets that go before this one where they fit (:mod:`serving_adapter.contract.segments`).
     ``created_at`` is RFC 3339 in UTC. ``digest`` is SHA-256 over the canonical document, ``signature``
     HMAC-SHA256 over the same bytes.
     """
@@ -102,6 +98,7 @@ class ParameterDocument(msgspec.Struct, frozen=True, kw_only=True):
     explore: float = 0.0
     share: float = 1.0
     evidence: Evidence | None = None
+    segments: list[SegmentParameters] = []
     digest: str = ""
     signature: str = ""
 
@@ -119,21 +116,8 @@ class ParameterDocument(msgspec.Struct, frozen=True, kw_only=True):
             raise ContractError("version", self.version, "in [1, 2**32)")
         if not 0 <= self.previous < self.version:
             raise ContractError("previous", self.previous, f"below version = {self.version}")
-        for name in ("temperatures", "offsets"):
-            if len(getattr(self, name)) != self.gamma:
-                raise ContractError(
-                    name, f"{len(getattr(self, name))} values", f"one per position, gamma = {self.gamma}"
-                )
-        for k, t in enumerate(self.temperatures, start=1):
-            if not (math.isfinite(t) and MIN_TEMPERATURE <= t <= MAX_TEMPERATURE):
-                raise ContractError(
-                    f"temperatures: position {k}", t, f"in [{MIN_TEMPERATURE}, {MAX_TEMPERATURE}]"
-                )
-        for k, b in enumerate(self.offsets, start=1):
-            if not (math.isfinite(b) and abs(b) <= MAX_OFFSET):
-                raise ContractError(f"offsets: position {k}", b, f"in [-{MAX_OFFSET}, {MAX_OFFSET}]")
-            if self.form == "temperature" and b != 0.0:
-                raise ContractError(f"offsets: position {k}", b, "0 in the temperature form")
+        check_set(self.form, self.temperatures, self.offsets, self.gamma)
+        check_segments(self.segments, self.gamma)
         if not (math.isfinite(self.explore) and 0 <= self.explore <= 1):
             raise ContractError("explore", self.explore, "a probability in [0, 1]")
         if not (math.isfinite(self.share) and 0 < self.share <= 1):
@@ -142,7 +126,7 @@ class ParameterDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 def canonical(document: ParameterDocument) -> bytes:
     """Render the bytes that digest and signature cover: JSON with sorted keys, both fields left out."""
-    fields: dict[str, Any] = msgspec.to_builtins(document)
+    fields = _fields(document)
     fields.pop("digest", None)
     fields.pop("signature", None)
     return msgspec.json.encode(fields, order="sorted")
@@ -160,7 +144,7 @@ def seal(document: ParameterDocument, key: bytes | None = None) -> ParameterDocu
 
 def encode_document(document: ParameterDocument) -> bytes:
     """Encode as JSON, readable by an operator."""
-    return msgspec.json.format(msgspec.json.encode(document), indent=1)
+    return msgspec.json.format(msgspec.json.encode(_fields(document)), indent=1)
 
 
 def decode_document(payload: bytes, key: bytes | None = None) -> ParameterDocument:
@@ -201,6 +185,14 @@ def decode_document(payload: bytes, key: bytes | None = None) -> ParameterDocume
         if not hmac.compare_digest(expected.encode(), document.signature.encode()):
             raise ContractError("signature", document.signature, "a signature by the configured key")
     return document
+
+
+def _fields(document: ParameterDocument) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(document)
+    if not document.segments:
+        # A document without sets per segment is what it was before there were any, to the byte.
+        del fields["segments"]
+    return fields
 
 
 def _check_time(value: str) -> None:

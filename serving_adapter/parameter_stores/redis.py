@@ -47,6 +47,7 @@ class _StoredReport(msgspec.Struct, frozen=True):
     forms: tuple[str, ...] = ("temperature",)
     refused: int = 0
     reason: str = ""
+    segment_sets: bool = False
     expires_at: float = 0.0
 
 
@@ -209,6 +210,7 @@ class RedisParameterStore:
                 forms=kept.forms,
                 refused=kept.refused,
                 reason=kept.reason,
+                segment_sets=kept.segment_sets,
             )
         if expired:
             self._call(lambda client: client.hdel(key, *expired))

@@ -1,6 +1,17 @@
 """The tables. Models and migrations must agree: a test compares them."""
 
+from calibrator.store.schema.access import audit, idempotency_keys, tokens
 from calibrator.store.schema.base import NAMING_CONVENTION, RowId, metadata
+from calibrator.store.schema.drift import (
+    cost_drift,
+    cost_totals,
+    drift_state,
+    drift_sums,
+    episodes,
+    ledger_sums,
+)
+from calibrator.store.schema.operations import arm_sums, rollout_history, rollouts, runs, schedules
+from calibrator.store.schema.recency import sample_cuts
 from calibrator.store.schema.tables import (
     LEDGER_COUNTERS,
     SUM_COLUMNS,
@@ -9,7 +20,9 @@ from calibrator.store.schema.tables import (
     deployments,
     leases,
     parameter_versions,
+    pooled_hours,
     positions,
+    raw_pooled_hours,
     raw_window_hours,
     raw_windows,
     refreshes,
@@ -27,21 +40,38 @@ __all__ = [
     "NAMING_CONVENTION",
     "SUM_COLUMNS",
     "RowId",
+    "arm_sums",
+    "audit",
     "boots",
+    "cost_drift",
+    "cost_totals",
     "dead_letters",
     "deployments",
+    "drift_state",
+    "drift_sums",
+    "episodes",
+    "idempotency_keys",
     "leases",
+    "ledger_sums",
     "metadata",
     "parameter_versions",
+    "pooled_hours",
     "positions",
+    "raw_pooled_hours",
     "raw_window_hours",
     "raw_windows",
     "refreshes",
+    "rollout_history",
+    "rollouts",
+    "runs",
+    "sample_cuts",
     "sample_rows",
     "sample_state",
+    "schedules",
     "segments",
     "step_rows",
     "step_state",
+    "tokens",
     "window_hours",
     "windows",
 ]

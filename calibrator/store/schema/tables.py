@@ -53,7 +53,7 @@ segments = Table(
 )
 
 
-def _window_table(name: str) -> Table:
+def _window_table(name: str, *indexes: Index) -> Table:
     # The key begins with what every query restricts (deployment and time), so that one range scan of its
     # index answers it, and retention deletes from one end.
     return Table(
@@ -65,6 +65,18 @@ def _window_table(name: str) -> Table:
         Column("sampling", String(8), primary_key=True),
         Column("position", SmallInteger, primary_key=True, autoincrement=False),
         *(Column(column, BigInteger, nullable=False) for column in SUM_COLUMNS),
+        *indexes,
+    )
+
+
+def _pooled_table(name: str) -> Table:
+    return Table(
+        name,
+        metadata,
+        Column("deployment_id", RowId, ForeignKey("deployments.id"), primary_key=True, autoincrement=False),
+        Column("start", BigInteger, primary_key=True, autoincrement=False),
+        Column("position", SmallInteger, primary_key=True, autoincrement=False),
+        *(Column(column, BigInteger, nullable=False) for column in SUM_COLUMNS),
     )
 
 
@@ -72,10 +84,14 @@ windows = _window_table("windows")
 """Sums per window under the parameters that were in force."""
 raw_windows = _window_table("raw_windows")
 """Sums per window under the identity (T = 1, b = 0)."""
-window_hours = _window_table("window_hours")
+window_hours = _window_table("window_hours", Index(None, "deployment_id", "segment_id", "start"))
 """``windows`` added up by the hour, kept in the same transaction."""
-raw_window_hours = _window_table("raw_window_hours")
+raw_window_hours = _window_table("raw_window_hours", Index(None, "deployment_id", "segment_id", "start"))
 """``raw_windows`` added up by the hour."""
+pooled_hours = _pooled_table("pooled_hours")
+"""``window_hours`` added up over segments and sampling buckets: a month is a few thousand narrow reads."""
+raw_pooled_hours = _pooled_table("raw_pooled_hours")
+"""``raw_window_hours`` added up the same way."""
 
 sample_state = Table(
     "sample_state",

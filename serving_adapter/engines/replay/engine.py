@@ -199,7 +199,9 @@ class ReplayEngine:
         rows, recorded = self._traffic.rows(), self._traffic.rounds
         request, request_step = self._traffic.requests(), self._traffic.request_steps()
         logits, truth = recorded.logits[rows], recorded.accepted[rows]
-        survival = parameters.survival(logits)
+        survival = parameters.survival(
+            logits, self._segment_index[recorded.segment[rows]], recorded.sampling[rows]
+        )
         scheduled = self._scheduler.lengths(survival, self._cost).astype(np.uint8)
         explore = parameters.explore
         if self._budget is not None:

@@ -278,8 +278,21 @@ class TorchEngine:
                 np.array([r.rounds for r in self._running], dtype=np.uint64),
             )
         return VerificationPlan.make(
-            logits, self.parameters, self.scheduler, self._cost_of(requests), explored, explore
+            logits,
+            self.parameters,
+            self.scheduler,
+            self._cost_of(requests),
+            explored,
+            explore,
+            *self._kinds(),
         )
+
+    def _kinds(self) -> tuple[Sequence[int], Sequence[float]]:
+        """Segment index and sampling temperature of every request: which set of parameters serves it."""
+        if self.adapter is None or self.parameters.sets is None:
+            return (0,), (0.0,)  # the pooled set serves all
+        segments = [self.adapter.segment(r.request.segment) for r in self._running]
+        return segments, [r.request.temperature for r in self._running]
 
     def _cost_of(self, requests: int) -> StepCost | None:
         """The published curve where there is one, else what was measured at start."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from serving_adapter.parameters import Parameters
 from serving_adapter.scheduler import Scheduler
@@ -39,6 +39,8 @@ class VerificationPlan:
         cost: StepCost | None,
         explored: NDArray[np.bool_],
         explore: float,
+        segment: ArrayLike = 0,
+        sampling: ArrayLike = 0.0,
     ) -> VerificationPlan:
         """Decide.
 
@@ -54,9 +56,11 @@ class VerificationPlan:
             Rounds to verify in full whatever the scheduler wants, ``[R]``.
         explore
             The probability with which ``explored`` was drawn.
+        segment, sampling
+            Segment index and sampling temperature of every round, ``[R]``: which set serves it.
         """
         requests, gamma = logits.shape
-        survival = parameters.survival(logits)
+        survival = parameters.survival(logits, segment, sampling)
         scheduled = scheduler.lengths(survival, cost)
         verified = np.where(explored, gamma, scheduled)
         inside = np.arange(1, gamma + 1) <= verified[:, None]
