@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-BENCHMARKS = ("observe", "fit", "ingest", "cost_curve", "value", "schedulers", "closed_loop")
-"""Those that make bench runs; slower ones (estimators, drift, recency, engine) are run by name."""
+BENCHMARKS = ("observe", "fit", "ingest", "cost_curve", "value", "schedulers", "closed_loop", "engine")
+"""Those that make bench runs; slower ones (estimators, drift, recency, api) are run by name."""
 
 
 def main() -> int:

@@ -7,7 +7,19 @@ from collections.abc import Mapping
 import numpy as np
 from sqlalchemy import Connection
 
-from calibrator.store import boots, dead_letters, deployments, positions, sample, step_sample, windows
+from calibrator.store import (
+    arm_sums,
+    boots,
+    cost_drift,
+    dead_letters,
+    deployments,
+    drift_sums,
+    ledger_sums,
+    positions,
+    sample,
+    step_sample,
+    windows,
+)
 from calibrator.store.boots import BootKey
 from calibrator.store.deployments import MAX_SEGMENTS, OTHER_SEGMENT
 from calibrator.store.errors import StaleReadError
@@ -35,8 +47,8 @@ def write_plan(
 
     1. register new deployments, and hold all of them, in order of id: writers take turns from here on
     2. move the positions by compare-and-set: a collector that lost its partition fails here
-    3. per deployment: store the boots by compare-and-set, take on segments, add window sums, offer rows
-       and steps to the samples
+    3. per deployment: store the boots by compare-and-set, take on segments, add the sums of windows, drift,
+       step costs and ledger, offer rows and steps to the samples
     4. list the refused messages
 
     Raises
@@ -78,6 +90,14 @@ def _write_deployment(
             for (start, segment, sampling), each in sums.items()
         ]
         windows.add(connection, own, cells, raw=raw)
+    evidence = {
+        (version, segments[segment]): sums for (version, segment), sums in sorted(folded.evidence.items())
+    }
+    drift_sums.add(connection, own, evidence)
+    cost_drift.add(connection, own, folded.costs)
+    ledger_sums.add(connection, own, folded.ledgers)
+    if plan.known.trial is not None:
+        arm_sums.add(connection, plan.known.trial.rollout_id, folded.arms)
     _offer_rounds(connection, own, plan, folded, segments, boot_ids, options)
     _offer_steps(connection, own, plan, boot_ids, options)
 
@@ -106,6 +126,10 @@ def _offer_rounds(
 ) -> None:
     for (segment, sampling), offer in sorted(folded.offers.items()):
         stratum = sample.open_stratum(connection, own, segments[segment], sampling, options.half_life_seconds)
+        known = plan.known.strata.get((segment, sampling))
+        if known is not None and stratum.admits_more_than(known):
+            # Rows were chosen by a threshold that no longer holds: others may be in the sample now.
+            raise StaleReadError("the sample was drawn anew meanwhile")
         origins = [plan.rounds[i] for i in offer.part.tolist()]
         candidates = Candidates(
             rounds=offer.rounds,

@@ -8,14 +8,21 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrator.core.arms import ArmSums
+from calibrator.core.cost import DriftCells
+from calibrator.core.document_survival import document_survival
+from calibrator.core.drift import DriftSums
 from calibrator.core.sample import priority_key
 from calibrator.core.survival import survival
+from calibrator.core.throughput_ledger import LedgerSums
 from calibrator.core.windows import WindowSums, fold_cells
 from calibrator.store.bottom_k import Stratum
 from calibrator.store.deployments import admit_segments
 from calibrator.store.sampling import SAMPLING_BUCKETS, bucket_index
+from collectors.arms import fold_arms
 from collectors.options import PipelineOptions
 from collectors.plan import DeploymentPlan
+from collectors.telemetry import EvidenceKey, fold_costs, fold_evidence, fold_ledgers
 from serving_adapter.contract import ParameterDocument, Rounds
 
 Float = NDArray[np.float64]
@@ -42,12 +49,18 @@ class Folded:
     raw: dict[CellKey, WindowSums] = field(default_factory=dict)
     in_force: dict[CellKey, WindowSums] = field(default_factory=dict)
     offers: dict[tuple[str, str], Offer] = field(default_factory=dict)
+    arms: dict[str, ArmSums] = field(default_factory=dict)
+    evidence: dict[EvidenceKey, DriftSums] = field(default_factory=dict)
+    costs: DriftCells = field(default_factory=DriftCells.empty)
+    ledgers: dict[int, LedgerSums] = field(default_factory=dict)
 
 
 def fold_deployment(plan: DeploymentPlan, options: PipelineOptions) -> Folded:
     """Fold raw and in force, cell by cell, and choose who is offered to the sample."""
+    folded = Folded(costs=fold_costs(plan, options), ledgers=fold_ledgers(plan, options))
+    folded.arms = fold_arms(plan, options.end_of_sequence)
     if not plan.rounds:
-        return Folded()
+        return folded
     rounds = Rounds.concatenate([fresh.rounds for fresh in plan.rounds])
     lengths = [len(fresh.rounds) for fresh in plan.rounds]
     part = np.repeat(np.arange(len(lengths)), lengths)
@@ -55,15 +68,21 @@ def fold_deployment(plan: DeploymentPlan, options: PipelineOptions) -> Folded:
 
     identity = (np.ones(plan.gamma), np.zeros(plan.gamma))
     raw = survival(rounds.logits, *identity)
-    folded = Folded(raw=_fold(rounds, raw, cells, keys, options))
+    folded.raw = _fold(rounds, raw, cells, keys, options)
+    segments = sorted({key[1] for key in keys})
+    segment_of_row = np.array([segments.index(key[1]) for key in keys])[cells]
     if not rounds.version.any():
         folded.in_force = folded.raw
+        folded.evidence = fold_evidence(rounds, raw, segment_of_row, segments, options)
     else:
-        in_force, known = _in_force(rounds, raw, plan.known.parameters)
-        if known.all():
-            folded.in_force = _fold(rounds, in_force, cells, keys, options)
-        else:
-            folded.in_force = _fold(rounds.take(known), in_force[known], cells[known], keys, options)
+        segment_sets = np.array([fresh.segment_sets for fresh in plan.rounds])[part]
+        in_force, known = _in_force(rounds, raw, plan.known.parameters, segment_sets)
+        served, own = rounds, cells
+        if not known.all():
+            served, in_force, own = rounds.take(known), in_force[known], cells[known]
+            segment_of_row = segment_of_row[known]
+        folded.in_force = _fold(served, in_force, own, keys, options)
+        folded.evidence = fold_evidence(served, in_force, segment_of_row, segments, options)
     folded.offers = _offers(plan, rounds, part, keys, cells, options)
     return folded
 
@@ -106,22 +125,24 @@ def _fold(
 
 
 def _in_force(
-    rounds: Rounds, raw: Float, documents: Mapping[int, ParameterDocument]
+    rounds: Rounds, raw: Float, documents: Mapping[int, ParameterDocument], segment_sets: NDArray[np.bool_]
 ) -> tuple[Float, NDArray[np.bool_]]:
-    """Predictions by the version in each row's column, and which rows' version is known."""
+    """Predictions by the set that served each row, and which rows' version is known.
+
+    The row names its version, the document the sets per segment, and the message says whether its engine
+    applied them (``segment_sets``, shape ``[rows]``).
+    """
     known = np.ones(len(rounds), dtype=np.bool_)
     first = int(rounds.version[0])
     if first in documents and (rounds.version == first).all():
-        document = documents[first]
-        return survival(rounds.logits, document.temperatures, document.offsets), known
+        return document_survival(documents[first], rounds, segment_sets), known
     predicted = raw.copy(order="F")
     for version in np.unique(rounds.version).tolist():
         if version == 0:
             continue
         mine = rounds.version == version
         if version in documents:
-            document = documents[version]
-            predicted[mine] = survival(rounds.logits[mine], document.temperatures, document.offsets)
+            predicted[mine] = document_survival(documents[version], rounds.take(mine), segment_sets[mine])
         else:
             known[mine] = False
     return predicted, known

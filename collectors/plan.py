@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrator.core.sample import row_uniform
+from calibrator.core.throughput_ledger import LedgerEntry
 from calibrator.store.boots import Boot, BootKey
 from calibrator.store.dead_letters import DeadLetter
 from collectors.decoding import Decoded, refused
@@ -20,7 +21,7 @@ from serving_adapter.contract import ContractError, Rounds, Steps, VerifyBatch
 
 @dataclass(frozen=True, slots=True)
 class FreshRounds:
-    """Rounds of one message that were not folded before."""
+    """Rounds of one message that were not folded before; ``segment_sets`` as in the message."""
 
     rounds: Rounds
     key: BootKey
@@ -29,11 +30,15 @@ class FreshRounds:
     at: float
     fingerprint: str
     share: float
+    segment_sets: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class FreshSteps:
-    """Steps of one message that were not sampled before."""
+    """Steps of one message that were not sampled before.
+
+    ``version`` served all rounds of that message; -1 when there were none, or several versions.
+    """
 
     steps: Steps
     key: BootKey
@@ -41,6 +46,15 @@ class FreshSteps:
     uniform: NDArray[np.float64]
     at: float
     fingerprint: str
+    version: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class FreshMessage:
+    """A message with rounds or steps that were not folded before, whole: its steps claim its rounds."""
+
+    entry: LedgerEntry
+    at: float
 
 
 @dataclass(slots=True)
@@ -54,6 +68,7 @@ class DeploymentPlan:
     boots: dict[BootKey, Boot] = field(default_factory=dict)
     rounds: list[FreshRounds] = field(default_factory=list)
     steps: list[FreshSteps] = field(default_factory=list)
+    messages: list[FreshMessage] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -164,7 +179,8 @@ def _accept(
 
     before = (boot.rounds.lost, boot.rounds.duplicates, boot.rounds.dead_lettered)
     boot.rounds.lose(max(0, batch.sequence - batch.lost), batch.sequence)
-    for start, stop in boot.rounds.fold(batch.sequence, batch.count):
+    new_rounds = boot.rounds.fold(batch.sequence, batch.count)
+    for start, stop in new_rounds:
         numbers = np.arange(start, stop, dtype=np.int64)
         assert batch.rounds is not None
         rounds = batch.rounds
@@ -172,7 +188,9 @@ def _accept(
             rounds = rounds.take(slice(start - batch.sequence, stop - batch.sequence))
         uniform = row_uniform(batch.deployment, *key, numbers)
         target.rounds.append(
-            FreshRounds(rounds, key, numbers, uniform, at, batch.fingerprint, float(batch.share))
+            FreshRounds(
+                rounds, key, numbers, uniform, at, batch.fingerprint, float(batch.share), batch.segment_sets
+            )
         )
         result.folded += len(numbers)
         result.misdated += len(numbers) * misdated
@@ -187,14 +205,44 @@ def _accept(
 
     seen = boot.steps.duplicates
     boot.steps.lose(max(0, batch.steps_sequence - batch.steps_lost), batch.steps_sequence)
-    for start, stop in boot.steps.fold(batch.steps_sequence, len(batch.steps)):
+    new_steps = boot.steps.fold(batch.steps_sequence, len(batch.steps))
+    for start, stop in new_steps:
         numbers = np.arange(start, stop, dtype=np.int64)
         part = slice(start - batch.steps_sequence, stop - batch.steps_sequence)
         # Steps are numbered like rounds; another name gives them random numbers of their own.
         uniform = row_uniform(batch.deployment, batch.replica, f"{batch.boot}/steps", numbers)
-        target.steps.append(FreshSteps(batch.steps.take(part), key, numbers, uniform, at, batch.fingerprint))
+        target.steps.append(
+            FreshSteps(
+                batch.steps.take(part), key, numbers, uniform, at, batch.fingerprint, _one_version(batch)
+            )
+        )
         result.steps += len(numbers)
     result.duplicate_steps += boot.steps.duplicates - seen
+    if new_rounds or new_steps:
+        entry = LedgerEntry(
+            batch.rounds,
+            batch.steps,
+            _mask(new_rounds, batch.sequence, batch.count),
+            _mask(new_steps, batch.steps_sequence, len(batch.steps)),
+        )
+        target.messages.append(FreshMessage(entry, at))
+
+
+def _mask(ranges: Sequence[tuple[int, int]], first: int, count: int) -> NDArray[np.bool_] | None:
+    """Which rows of a message are in these ranges of row numbers; None when all of them are."""
+    if sum(stop - start for start, stop in ranges) == count:
+        return None
+    mask = np.zeros(count, dtype=np.bool_)
+    for start, stop in ranges:
+        mask[start - first : stop - first] = True
+    return mask
+
+
+def _one_version(batch: VerifyBatch) -> int:
+    if batch.rounds is None or not len(batch.rounds):
+        return -1
+    first = int(batch.rounds.version[0])
+    return first if (batch.rounds.version == first).all() else -1
 
 
 def _unknown(rounds: Rounds, known: Known) -> NDArray[np.bool_]:

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrator.formats.record_checks import check_records
+from calibrator.formats.temperatures import FormatError
 from collectors.errors import RecordError
 from serving_adapter.contract import ContractError, Rounds
 
@@ -57,6 +59,10 @@ def read_shard(path: Path) -> tuple[Rounds, list[str], bool]:
     rising = np.zeros_like(wrong)
     rising[:, 1:] = mask[:, 1:] > mask[:, :-1]
     _refuse(path, mask, rising, "expected a prefix mask, never rising")
+    try:
+        check_records(logits, mask, where="logits")
+    except FormatError as error:
+        raise RecordError(path, str(error)) from error
     try:
         rounds = Rounds.build(logits, mask.sum(axis=1).astype(np.int64))
     except ContractError as error:

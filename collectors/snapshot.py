@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
 
-from calibrator.store import boots, dead_letters, deployments, parameters, sample
+from calibrator.store import boots, dead_letters, deployments, parameters, rollouts, sample
 from calibrator.store.boots import Boot, BootKey
 from calibrator.store.bottom_k import Stratum
 from calibrator.store.deployments import Deployment
@@ -16,6 +16,21 @@ from serving_adapter.contract import ParameterDocument
 
 ParameterCache = dict[tuple[int, int], ParameterDocument]
 """(deployment id, version) -> document. Documents never change, so that a cache is never wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The rollout under way. ``control`` is None where the identity is in force (version 0).
+
+    ``since`` is when its stage began, in seconds since 1970.
+    """
+
+    rollout_id: int
+    stage: str
+    since: float
+    control_version: int
+    control: ParameterDocument | None
+    candidate: ParameterDocument
 
 
 @dataclass(slots=True)
@@ -28,6 +43,7 @@ class Known:
     boots: dict[BootKey, Boot] = field(default_factory=dict)
     earlier_letters: dict[BootKey, list[tuple[int, int]]] = field(default_factory=dict)
     parameters: dict[int, ParameterDocument] = field(default_factory=dict)
+    trial: Trial | None = None
 
 
 @dataclass(slots=True)
@@ -61,9 +77,21 @@ def read(connection: Connection, decoded: Iterable[Decoded], cache: ParameterCac
             known.strata = sample.strata(connection, own)
             known.boots = boots.load(connection, own, wanted)
             known.parameters = _documents(connection, own, versions.get(name, set()) - {0}, cache)
+            known.trial = _trial(connection, own, cache)
         for key in wanted - known.boots.keys():
             known.earlier_letters[key] = dead_letters.rows_of(connection, name, key)
     return snapshot
+
+
+def _trial(connection: Connection, deployment_id: int, cache: ParameterCache) -> Trial | None:
+    rollout = rollouts.running(connection, deployment_id)
+    if rollout is None:
+        return None
+    found = _documents(connection, deployment_id, {rollout.version, rollout.control_version} - {0}, cache)
+    candidate, control = found.get(rollout.version), found.get(rollout.control_version)
+    if candidate is None or (control is None and rollout.control_version):
+        return None
+    return Trial(rollout.id, rollout.stage, rollout.stage_since, rollout.control_version, control, candidate)
 
 
 def _documents(

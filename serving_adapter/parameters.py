@@ -12,6 +12,7 @@ from serving_adapter.contract import (
     CostCurve,
     Form,
     ParameterDocument,
+    Rounds,
     conditional_confidence,
     prefix_survival,
 )
@@ -101,6 +102,12 @@ class Parameters:
     ) -> NDArray[np.float64]:
         """Prefix survival ``a_k = c_1 ... c_k`` from raw logits; arguments as of :meth:`calibrate`."""
         return prefix_survival(self.calibrate(logits, segment, sampling))
+
+    def survival_of(self, rounds: Rounds) -> NDArray[np.float64]:
+        """Prefix survival of rounds, whose segments are told by their own labels, ``[rows, gamma]``."""
+        if self.sets is None:
+            return self.survival(rounds.logits)
+        return prefix_survival(conditional_confidence(rounds.logits, *self.sets.rows_of(rounds)))
 
 
 def half_precision(probability: float) -> float:

@@ -155,6 +155,14 @@ class ReplicaReport:
     segment_sets: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A document on trial, and the part of the replicas that takes it, in (0, 1]."""
+
+    document: bytes
+    share: float
+
+
 class ParameterStore(Protocol):
     """Where parameter documents live. The key is the truth; ``wait_for_change`` is only a hint."""
 
@@ -172,6 +180,18 @@ class ParameterStore(Protocol):
         TransportError
             The store cannot be reached.
         """
+        ...
+
+    def offer(self, document: ParameterDocument, share: float) -> None:
+        """Put a sealed candidate on trial with that share of the replicas; raises as :meth:`publish` does."""
+        ...
+
+    def candidate(self, deployment: str) -> Candidate | None:
+        """Read the candidate on trial; None when there is none."""
+        ...
+
+    def withdraw(self, deployment: str) -> None:
+        """Remove the candidate, if any, and tell subscribers."""
         ...
 
     def wait_for_change(self, deployment: str, timeout: float) -> bool:

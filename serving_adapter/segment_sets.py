@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from serving_adapter.contract import ParameterDocument, bucket_index
+from serving_adapter.contract import ParameterDocument, Rounds, bucket_index
 from serving_adapter.contract.segments import set_indices
+from serving_adapter.segment_labels import DEFAULT_LABEL, OTHER
 
 
 class SegmentSets:
@@ -52,10 +53,7 @@ class SegmentSets:
         """
         if len(self._labels) != len(self._table):
             self._table = set_indices(self._entries, self._labels)
-        with np.errstate(over="ignore"):
-            bucket = bucket_index(np.asarray(sampling, dtype=np.float16))
-        found: NDArray[np.int64] = self._table[np.asarray(segment, dtype=np.intp), bucket]
-        return found
+        return _look_up(self._table, segment, sampling)
 
     def rows(
         self, segment: ArrayLike, sampling: ArrayLike
@@ -63,3 +61,17 @@ class SegmentSets:
         """Temperatures and offsets of every row, ``[rows, gamma]`` each, or ``[gamma]`` for single values."""
         index = self.index(segment, sampling)
         return self.temperatures[index], self.offsets[index]
+
+    def rows_of(self, rounds: Rounds) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Temperatures and offsets for rows that bring their own dictionary, ``[rows, gamma]`` each."""
+        labels = (*(rounds.segments or (DEFAULT_LABEL,)), OTHER)
+        table = set_indices(self._entries, labels)
+        index = _look_up(table, np.minimum(rounds.segment, len(labels) - 1), rounds.sampling)
+        return self.temperatures[index], self.offsets[index]
+
+
+def _look_up(table: NDArray[np.int64], segment: ArrayLike, sampling: ArrayLike) -> NDArray[np.int64]:
+    with np.errstate(over="ignore"):
+        bucket = bucket_index(np.asarray(sampling, dtype=np.float16))
+    found: NDArray[np.int64] = table[np.asarray(segment, dtype=np.intp), bucket]
+    return found

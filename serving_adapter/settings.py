@@ -123,6 +123,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = 20_000
     retention_days: Annotated[Positive, Meta(description="Keep windows for this long.")] = 30.0
     refresh_seconds: Annotated[Positive, Meta(description="Time between two fits.")] = 300.0
+    evaluate_seconds: Annotated[Positive, Meta(description="Time between two looks for drift.")] = 10.0
+    job_lease_seconds: Annotated[
+        float, Meta(description="Take over a run whose service has been silent for this long.", ge=1.0)
+    ] = 20.0
+    job_threads: Annotated[int, Meta(description="Runs at once in one service.", ge=1, le=64)] = 1
     explore: Annotated[Probability, Meta(description="Probability of verifying a round in full.")] = 0.01
     share: Annotated[
         float, Meta(description="Share of its requests that a replica emits.", gt=0.0, le=1.0)
@@ -136,6 +141,44 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="Least severe events that are logged.")
     ] = "info"
+    log_format: Annotated[
+        Literal["text", "json"], Meta(description="One event per line for people, or as JSON.")
+    ] = "text"
+
+    # Service: REST API and dashboard. (No "port" or "host": Kubernetes sets DSPARK_PORT by itself where a
+    # service is called dspark.)
+    listen_host: Annotated[
+        str, Meta(description="Address to listen on; anything but loopback needs tokens.", min_length=1)
+    ] = "127.0.0.1"
+    listen_port: Annotated[
+        int, Meta(description="Port to listen on; 0 takes a free one.", ge=0, le=65535)
+    ] = 8080
+    allowed_hosts: Annotated[
+        str,
+        Meta(
+            description="Host names, with commas, that are answered; empty: on loopback its names, else any."
+        ),
+    ] = ""
+    local_role: Annotated[
+        Literal["viewer", "operator", "admin"],
+        Meta(description="Role of callers without a token, on loopback and while no token was ever made."),
+    ] = "viewer"
+    tls_cert_file: Annotated[str, Meta(description="Certificate of the service, PEM.")] = ""
+    tls_key_file: Annotated[str, Meta(description="Key of that certificate, PEM.")] = ""
+    oidc_issuer: Annotated[
+        str, Meta(description="Identity provider whose JSON Web Tokens are taken (OpenID Connect).")
+    ] = ""
+    oidc_audience: Annotated[str, Meta(description="Audience that those tokens must name.")] = ""
+    oidc_jwks_url: Annotated[
+        str, Meta(description="Keys of the identity provider; empty asks its discovery document.")
+    ] = ""
+    oidc_role_claim: Annotated[
+        str, Meta(description="Claim with viewer, operator or admin; dots go down.", min_length=1)
+    ] = "roles"
+    database_pool: Annotated[int, Meta(description="Database connections of the service.", ge=1, le=500)] = 10
+    database_wait_seconds: Annotated[
+        Positive, Meta(description="Wait for a free connection this long, then answer 503.")
+    ] = 2.0
 
     @property
     def bootstrap_servers(self) -> list[str]:
@@ -272,6 +315,12 @@ def _check(settings: Settings) -> None:
         raise SettingsError(
             "kafka_key_file", settings.kafka_key_file, "expected certificate and key file together"
         )
+    if bool(settings.tls_cert_file) != bool(settings.tls_key_file):
+        raise SettingsError(
+            "tls_key_file", settings.tls_key_file, "expected certificate and key file together"
+        )
+    if bool(settings.oidc_issuer) != bool(settings.oidc_audience):
+        raise SettingsError("oidc_audience", settings.oidc_audience, "expected issuer and audience together")
     if settings.redis_url and "://" not in settings.redis_url:
         raise SettingsError("redis_url", settings.redis_url, "expected a URL such as redis://host:6379/0")
     if settings.report_expire_seconds <= settings.report_seconds:

@@ -4,6 +4,10 @@ The key in the store is the truth. It is read on start, on every hint, on a time
 comes back after a failure; a hint that is missed costs one period of the timer. Versions only rise: an
 older document, or one that fails any check, is refused as a whole with a reason, and what the mirror holds
 stays.
+
+A candidate on trial is taken instead of the document in force by the replicas that its share chooses (by a
+hash of their name), as long as it is the newer one. What ends a trial is a document in force that is not
+older than the candidate: the candidate itself, or what ran before it under a new number.
 """
 
 from __future__ import annotations
@@ -16,10 +20,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from serving_adapter.canary import takes_candidate
 from serving_adapter.clock import SystemClock
-from serving_adapter.contract import ContractError, decode_document
+from serving_adapter.contract import ContractError, ParameterDocument, decode_document
 from serving_adapter.mirror import MAX_REASON, EngineReport, ParameterMirror
-from serving_adapter.ports import Clock, ParameterStore, ReplicaReport, TransportError
+from serving_adapter.ports import Candidate, Clock, ParameterStore, ReplicaReport, TransportError
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +89,8 @@ class Subscriber:
         self._stopping = threading.Event()
         self._payload: bytes | None = None
         self._judged: bytes | None = None
+        self._refused_trial: bytes | None = None
+        self._digest = ""
         self._refused_version, self._reason = 0, ""
         self._sent: EngineReport | None = None
         self._read_at = self._report_at = self._retry_at = float("-inf")
@@ -131,26 +138,49 @@ class Subscriber:
         return True
 
     def refresh(self, store: ParameterStore) -> bool:
-        """Read the key and mirror what it holds if that is new and good; True when it was."""
+        """Read what is in store for this replica and mirror it if that is new and good; True when it was."""
+        # In this order: a trial ends with a new document in force, and only then is the candidate withdrawn.
+        trial = self._trial(store.candidate(self._deployment))
         payload = store.read(self._deployment)
         self._read_at = self._clock.monotonic()
         self.counters.reads += 1
+        if trial is None or _claimed_version(trial) <= _claimed_version(payload):
+            self._refused_trial = None
+        elif trial == self._payload:
+            return False
+        elif trial != self._refused_trial:
+            if self._take(trial):
+                return True
+            self._refused_trial = trial
         if payload is None or payload in (self._payload, self._judged):
             return False
         self._judged = payload
+        return self._take(payload)
+
+    def _trial(self, candidate: Candidate | None) -> bytes | None:
+        """Return the candidate if it is this replica's."""
+        if candidate is None or not takes_candidate(self._deployment, self._replica, candidate.share):
+            return None
+        return candidate.document
+
+    def _take(self, payload: bytes) -> bool:
+        """Judge a document and mirror it if it is good."""
         try:
-            version = self._judge(payload)
+            document = self._judge(payload)
         except ContractError as error:
             self._refused_version, self._reason = _claimed_version(payload), str(error)[:MAX_REASON]
             self.counters.refused += 1
             log.warning("document_refused version=%d reason=%r", self._refused_version, self._reason)
             return False
+        if document is None:
+            return False
         assert self._mirror is not None
-        self._mirror.write(version, payload)
-        self._payload, self.version = payload, version
-        self._refused_version, self._reason = 0, ""
+        self._mirror.write(document.version, payload)
+        self._payload, self.version, self._digest = payload, document.version, document.digest
+        if self._refused_trial is None:
+            self._refused_version, self._reason = 0, ""
         self.counters.mirrored += 1
-        log.info("document_mirrored version=%d", version)
+        log.info("document_mirrored version=%d", document.version)
         return True
 
     def forward_report(self, store: ParameterStore) -> None:
@@ -188,15 +218,18 @@ class Subscriber:
         self._sent, self._report_at = report, now + self._report_seconds
         self.counters.reports += 1
 
-    def _judge(self, payload: bytes) -> int:
+    def _judge(self, payload: bytes) -> ParameterDocument | None:
+        """Return the document; None for the one that is mirrored already, signed anew."""
         document = decode_document(payload, self._key)
         if document.deployment != self._deployment:
             raise ContractError("deployment", document.deployment, self._deployment)
         if document.version < self.version:
             raise ContractError("version", document.version, f"above {self.version}: versions only rise")
         if document.version == self.version:
+            if document.digest == self._digest:
+                return None
             raise ContractError("version", document.version, "a new number for a changed document")
-        return document.version
+        return document
 
     def _connected(self) -> ParameterStore:
         if self._mirror is None:
@@ -219,6 +252,7 @@ class Subscriber:
             document = decode_document(found.payload, self._key)
             if document.deployment == self._deployment:
                 self._payload, self.version = found.payload, document.version
+                self._digest = document.digest
 
     def _fail(self, error: Exception) -> None:
         pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(self._failures, 16))
@@ -244,8 +278,10 @@ class Subscriber:
             self._store = None
 
 
-def _claimed_version(payload: bytes) -> int:
-    """Version that a refused document claims, 0 when it cannot be read."""
+def _claimed_version(payload: bytes | None) -> int:
+    """Version that a document claims, 0 when it cannot be read."""
+    if payload is None:
+        return 0
     try:
         version = json.loads(payload)["version"]
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -4,12 +4,15 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
 import redis
 from sqlalchemy import make_url
 
+from serving_adapter.parameter_stores.embedded import EmbeddedParameterStore
+from tests.web_support import Service, open_service
 from tools.servers import ExistingServer, KafkaServer, PostgresServer, RedisServer, from_environment
 
 
@@ -65,3 +68,29 @@ def postgres_url(postgres: PostgresServer | ExistingServer) -> Iterator[str]:
     yield make_url(postgres.url).set(database=name).render_as_string(hide_password=False)
     with psycopg.connect(administrator, autocommit=True) as connection:
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(scope="session")
+def valkey() -> Iterator[EmbeddedParameterStore]:
+    """One embedded parameter store; tests empty it before they use it."""
+    store = EmbeddedParameterStore()
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def service(tmp_path: Path, valkey: EmbeddedParameterStore) -> Iterator[Service]:
+    """The application over an empty store (``service.fill()`` replays traffic into it)."""
+    with open_service(f"sqlite:///{tmp_path / 'store.db'}", valkey, tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def filled_service(
+    tmp_path_factory: pytest.TempPathFactory, valkey: EmbeddedParameterStore
+) -> Iterator[Service]:
+    """One filled application for a whole module that only reads."""
+    folder = tmp_path_factory.mktemp("service")
+    with open_service(f"sqlite:///{folder / 'store.db'}", valkey, folder) as opened:
+        opened.fill()
+        yield opened

@@ -293,7 +293,7 @@ def test_an_adapter_without_a_ring_is_the_identity():
     adapter.observe(**a_step())
     assert adapter.current().version == 0
     assert adapter.current().calibrate([[0.0] * GAMMA]).tolist() == [[0.5] * GAMMA]
-    assert adapter.segment("code") == 0
+    assert adapter.segment("code") == 1
     adapter.applied(0)
     adapter.close()
 

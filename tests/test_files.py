@@ -256,6 +256,22 @@ class TestShards:
         torch.save({"logits": torch.zeros(1, 3), "prefix_mask": mask}, tmp_path / "a.pt")
         assert problem in refusal(tmp_path / "a.pt")
 
+    @pytest.mark.parametrize(
+        ("spoilt", "reason"),
+        [
+            (lambda z, mask: (1 / (1 + np.exp(-z)), mask), "these are probabilities"),
+            (lambda z, mask: (z * 0 + 1.5, mask), "placeholder"),
+            (lambda z, mask: (z, mask * (np.arange(3) < 2)), "planner trimmed"),
+        ],
+    )
+    def test_a_shard_that_cannot_be_what_it_claims_is_refused(self, torch, tmp_path, spoilt, reason):
+        rng = np.random.default_rng(0)
+        logits = rng.normal(size=(2000, 3))
+        mask = np.cumprod(rng.random((2000, 3)) < 0.8, axis=1)
+        z, m = spoilt(logits, mask)
+        torch.save({"logits": torch.tensor(z), "prefix_mask": torch.tensor(m)}, tmp_path / "a.pt")
+        assert reason in refusal(tmp_path / "a.pt")
+
     def test_code_in_a_shard_never_runs(self, torch, tmp_path):
         class Trap:
             def __reduce__(self):

@@ -1,101 +1,22 @@
 """The service side of a refresh: rows in SQL, documents in the parameter store, versions that only rise."""
 
-import dataclasses
 import threading
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
+import redis
 
 from calibrator.core.candidate import ProposalOptions
 from calibrator.service.loop import CalibratorLoop
 from calibrator.service.publisher import ADOPTED, Publisher
 from calibrator.service.refresh import Refresher
-from calibrator.store import Store, deployments, leases, parameters, refreshes
-from collectors.options import PipelineOptions
-from collectors.pipeline import IngestPipeline
-from serving_adapter.clock import ManualClock
-from serving_adapter.contract import Rounds, Steps, VerifyBatch, decode_document, seal
-from serving_adapter.contract.events import CONTENT_TYPE_HEADER, CONTENT_TYPE_MSGPACK, encode_msgpack
-from serving_adapter.parameter_stores.embedded import EmbeddedParameterStore
-from serving_adapter.ports import Message, ReplicaReport, TransportError
+from calibrator.store import deployments, leases, parameters, refreshes
+from serving_adapter.contract import Steps, decode_document, seal
+from serving_adapter.ports import TransportError
 from tests.recorded import recorded
+from tests.refresh_support import Place
 
-BOTH_FORMS = ("temperature", "affine")
-
-
-class NoDeadLetters:
-    def publish(self, messages: object) -> int:
-        raise AssertionError(f"dead letters: {messages}")
-
-    def close(self) -> None: ...
-
-
-@dataclasses.dataclass
-class Place:
-    store: Store
-    parameter_store: EmbeddedParameterStore
-    publisher: Publisher
-    refresher: Refresher
-    clock: ManualClock
-    offset: int = 0
-    sequence: int = 0
-    steps_sequence: int = 0
-
-    def ingest(
-        self,
-        rounds: Rounds,
-        deployment: str = "chat",
-        fingerprint: str = "f",
-        boot: str = "b0",
-        steps: Steps | None = None,
-    ) -> None:
-        pipeline = IngestPipeline(self.store, NoDeadLetters(), self.clock, PipelineOptions())
-        messages = []
-        for start in range(0, len(rounds), 1000):
-            part = rounds.take(slice(start, start + 1000))
-            batch = VerifyBatch(
-                deployment=deployment, fingerprint=fingerprint, replica="pod-0", boot=boot,
-                sequence=self.sequence, lost=0, emitted_at=int(self.clock.now() * 1e9),
-                rounds=part, steps=Steps.empty() if start or steps is None else steps, gamma=rounds.gamma,
-                steps_sequence=self.steps_sequence,
-            )  # fmt: skip
-            headers = ((CONTENT_TYPE_HEADER, CONTENT_TYPE_MSGPACK.encode()),)
-            messages.append(Message("t", 0, self.offset, b"pod-0", encode_msgpack(batch), headers))
-            self.offset += 1
-            self.steps_sequence += len(batch.steps)
-            self.sequence += len(part)
-        pipeline.ingest(messages)
-
-    def report(self, *, forms: tuple[str, ...] = BOTH_FORMS, replica: str = "pod-0") -> None:
-        self.parameter_store.report(
-            "chat", ReplicaReport(replica, applied=0, reported_at=self.clock.now(), forms=forms), 60.0
-        )
-
-    def served(self) -> int:
-        payload = self.parameter_store.read("chat")
-        return 0 if payload is None else decode_document(payload).version
-
-
-@pytest.fixture(scope="module")
-def parameter_server() -> Iterator[EmbeddedParameterStore]:
-    store = EmbeddedParameterStore()
-    yield store
-    store.close()
-
-
-@pytest.fixture
-def place(tmp_path, parameter_server: EmbeddedParameterStore) -> Iterator[Place]:
-    import redis
-
-    redis.Redis.from_url(parameter_server.url).flushall()
-    store = Store(f"sqlite:///{tmp_path / 'store.db'}")
-    store.migrate()
-    clock = ManualClock()
-    publisher = Publisher(store, parameter_server, clock)
-    refresher = Refresher(store, parameter_server, publisher, clock, ProposalOptions(resamples=100))
-    yield Place(store, parameter_server, publisher, refresher, clock)
-    store.close()
+pytest_plugins = ["tests.refresh_fixtures"]
 
 
 def test_a_better_set_is_published_as_the_next_version_with_its_evidence(place: Place) -> None:
@@ -207,8 +128,6 @@ def test_a_version_that_engines_never_saw_is_published_after_a_crash(place: Plac
 
 
 def test_an_emptied_parameter_store_is_filled_with_the_version_in_force(place: Place) -> None:
-    import redis
-
     place.ingest(recorded("typical").take(slice(0, 6000)))
     place.report()
     place.refresher.refresh("chat")
@@ -235,8 +154,6 @@ def test_a_database_restored_from_a_backup_adopts_what_engines_run(place: Place,
 
 
 def test_a_signed_document_is_signed_anew_when_it_is_republished(place: Place) -> None:
-    import redis
-
     key = b"secret"
     signing = Publisher(place.store, place.parameter_store, place.clock, key)
     refresher = Refresher(
@@ -252,21 +169,40 @@ def test_a_signed_document_is_signed_anew_when_it_is_republished(place: Place) -
     assert decode_document(payload, b"rotated").version == 1
 
 
-def test_the_loop_waits_one_interval_and_survives_stores_that_go_away(place: Place) -> None:
+def test_the_loop_keeps_the_stores_in_step_and_gives_every_deployment_its_turn(place: Place) -> None:
     place.ingest(recorded("typical").take(slice(0, 6000)))
+    place.ingest(recorded("typical").take(slice(0, 1000)), deployment="other", boot="b9")
     place.report()
-    loop = CalibratorLoop(place.store, place.publisher, place.refresher, place.clock, refresh_seconds=60.0)
-    assert loop.tick() == []
-    place.clock.advance(61.0)
-    assert [o.outcome for o in loop.tick()] == ["published"]
+    place.refresher.refresh("chat")
+    redis.Redis.from_url(place.parameter_store.url).flushall()
+    seen: list[str] = []
+
+    def fails(deployment: deployments.Deployment) -> None:
+        if deployment.name == "chat":
+            raise ZeroDivisionError
+
+    loop = CalibratorLoop(
+        place.store,
+        place.publisher,
+        place.clock,
+        steps=[fails, lambda deployment: seen.append(deployment.name)],
+    )
+    loop.tick()
+    assert place.served() == 1
+    assert seen == ["chat", "other"]
+    assert loop.failures == 1
+
+
+def test_the_loop_survives_stores_that_go_away(place: Place) -> None:
+    place.ingest(recorded("typical").take(slice(0, 1000)))
 
     class Gone:
         def read(self, deployment: str) -> bytes | None:
             raise TransportError("gone")
 
     broken = Publisher(place.store, Gone(), place.clock)  # type: ignore[arg-type]
-    loop = CalibratorLoop(place.store, broken, place.refresher, place.clock, refresh_seconds=60.0)
-    assert loop.tick() == []
+    loop = CalibratorLoop(place.store, broken, place.clock)
+    loop.tick()
     assert loop.failures == 1
     stop = threading.Event()
     stop.set()

@@ -43,6 +43,9 @@ class Store:
     def read(self, deployment):
         return self.payload
 
+    def candidate(self, deployment):
+        return None
+
     def wait_for_change(self, deployment, timeout):
         return False
 

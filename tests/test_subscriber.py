@@ -36,6 +36,9 @@ class Store:
         self.read_count += 1
         return self.payload
 
+    def candidate(self, deployment):
+        return None
+
     def wait_for_change(self, deployment, timeout):
         self._reach()
         if self.hints:

@@ -15,7 +15,10 @@ from calibrator.cli.engine import engine
 from calibrator.cli.evaluate import evaluate
 from calibrator.cli.fit import fit
 from calibrator.cli.profile import profile_engine
-from calibrator.cli.services import collect, migrate, serve, sidecar
+from calibrator.cli.recalibrate import recalibrate
+from calibrator.cli.serve import serve
+from calibrator.cli.services import collect, migrate, sidecar
+from calibrator.cli.token import token
 from calibrator.cli.value import value
 from calibrator.formats.temperatures import FormatError
 from calibrator.store import StoreError
@@ -45,7 +48,9 @@ app.command()(value)
 app.command()(sidecar)
 app.command()(collect)
 app.command()(serve)
+app.command()(recalibrate)
 app.command()(migrate)
+app.add_typer(token)
 app.command()(doctor)
 app.command()(engine)
 app.command("profile")(profile_engine)

@@ -124,7 +124,7 @@ class LiveDemo:
         return LiveRun(
             judged=judged,
             before=position_report(identity.survival(judged), judged, BINS),
-            after=position_report(parameters.survival(judged.logits), judged, BINS),
+            after=position_report(parameters.survival_of(judged), judged, BINS),
             parameters=parameters,
             refreshes=refreshes,
             served=served,

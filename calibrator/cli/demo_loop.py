@@ -86,7 +86,7 @@ class Phase:
     def reliability(self, position: int, *, before: bool) -> Reliability:
         """Reliability of one position (1-based) on the judged rows."""
         k = position - 1
-        survival = _identity(self.judged) if before else self.parameters.survival(self.judged.logits)
+        survival = _identity(self.judged) if before else self.parameters.survival_of(self.judged)
         inside = drafted(self.judged)[:, k]
         labels = prefix_labels(self.judged)[:, k]
         return reliability(survival[inside, k], labels[inside], BINS)
@@ -219,7 +219,7 @@ class DemoLoop:
             text=PHASES[index][1],
             judged=judged,
             before=position_report(_identity(judged), judged, BINS),
-            after=position_report(parameters.survival(judged.logits), judged, BINS),
+            after=position_report(parameters.survival_of(judged), judged, BINS),
             temperature_form=limited,
             parameters=parameters,
             coverage=[r.coverage or 0.0 for r in proposal.before],

@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 
 from calibrator.cli import output
-from calibrator.cli.services import DeploymentOption, configure_logging, stop_on_signal
+from calibrator.cli.log_setup import configure_logging
+from calibrator.cli.running import stop_on_signal
+from calibrator.cli.services import DeploymentOption
 from serving_adapter.adapter import ServingAdapter
 from serving_adapter.contract import EngineIdentity
 from serving_adapter.scheduler import scheduler_from_name

@@ -137,5 +137,5 @@ def _published(deployment: str) -> CostCurve | None:
         known = deployments.get(connection, deployment)
         if known is None:
             raise output.UsageError(f"--deployment: got {deployment!r}, which the store does not know")
-        latest = parameters.latest(connection, known.id)
+        latest = parameters.in_force(connection, known.id)
     return None if latest is None else latest.document.cost

@@ -1,24 +1,18 @@
-"""The long-running commands: ``sidecar``, ``collect``, ``serve``; and ``migrate``."""
+"""The long-running commands of pods and collectors, ``sidecar`` and ``collect``; and ``migrate``."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import signal
-import sys
-import threading
-import time
-from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from calibrator.cli import output
 from calibrator.cli.evaluate import AsJson
+from calibrator.cli.log_setup import configure_logging
+from calibrator.cli.running import migrated, opened_store, stop_on_signal, wait_for
 from calibrator.core.candidate import ProposalOptions
-from calibrator.service.loop import CalibratorLoop
-from calibrator.service.publisher import Publisher
-from calibrator.service.refresh import Refresher
 from calibrator.store import Store, retention
 from collectors.collector import Collector
 from collectors.options import PipelineOptions
@@ -26,7 +20,6 @@ from collectors.pipeline import IngestPipeline
 from serving_adapter import sidecar as pod
 from serving_adapter.buses import ensure_topics, open_dead_letters, open_source
 from serving_adapter.clock import SystemClock
-from serving_adapter.parameter_stores import open_parameter_store
 from serving_adapter.settings import Settings, load_settings
 
 DeploymentOption = Annotated[
@@ -80,7 +73,7 @@ def collect(
 ) -> int:
     """Fold verify events into the store, each row exactly once. SIGTERM finishes and hands over.
 
-    Any number of collectors share the partitions of the topic.
+    Any number of collectors share the partitions of the topic. A server that is down is waited for.
 
     Examples:
 
@@ -89,10 +82,13 @@ def collect(
     settings = load_settings({"database_url": database_url, "kafka_bootstrap": kafka_bootstrap})
     configure_logging(settings)
     clock = SystemClock()
-    with _store(settings) as store, stop_on_signal() as stop:
-        ensure_topics(settings)
-        dead_letters = open_dead_letters(settings)
-        pipeline = IngestPipeline(store, dead_letters, clock, pipeline_options(settings))
+    options = pipeline_options(settings)
+    with opened_store(settings) as store, stop_on_signal() as stop:
+        ready = migrated(store, stop) and wait_for("bus", lambda: ensure_topics(settings), stop) is not None
+        dead_letters = wait_for("bus", lambda: open_dead_letters(settings), stop) if ready else None
+        if dead_letters is None:
+            return 0  # stopped before its servers were there
+        pipeline = IngestPipeline(store, dead_letters, clock, options)
         collector = Collector(
             pipeline, settings.kafka_topic, lambda listener: open_source(settings, listener), clock
         )
@@ -100,48 +96,6 @@ def collect(
         with contextlib.suppress(Exception):
             dead_letters.close()
     logging.getLogger(__name__).info("collector_stopped %s", collector.statistics)
-    return 0
-
-
-def serve(
-    database_url: DatabaseOption = None,
-    redis_url: RedisOption = None,
-) -> int:
-    """Run the calibrator: refresh every deployment on its interval, keep parameter store and SQL in step.
-
-    Two of them started by mistake do not refresh twice: a database lease decides.
-
-    Examples:
-
-      dspark-calibrator serve --database-url postgresql://db/dspark --redis-url redis://cache:6379/0
-    """
-    settings = load_settings({"database_url": database_url, "redis_url": redis_url})
-    configure_logging(settings)
-    clock = SystemClock()
-    with (
-        _store(settings) as store,
-        contextlib.closing(open_parameter_store(settings)) as parameter_store,
-        stop_on_signal() as stop,
-    ):
-        publisher = Publisher(store, parameter_store, clock, settings.signing_key_bytes)
-        refresher = Refresher(
-            store,
-            parameter_store,
-            publisher,
-            clock,
-            proposal_options(settings),
-            explore=settings.explore,
-            share=settings.share,
-            half_life_seconds=settings.half_life_seconds,
-        )
-        loop = CalibratorLoop(
-            store, publisher, refresher, clock, refresh_seconds=settings.refresh_seconds,
-            retention=retention_rules(settings),
-        )  # fmt: skip
-        loop.run(stop)
-    logging.getLogger(__name__).info(
-        "calibrator_stopped refreshes=%d failures=%d", loop.refreshes, loop.failures
-    )
     return 0
 
 
@@ -200,40 +154,3 @@ def proposal_options(settings: Settings) -> ProposalOptions:
 def retention_rules(settings: Settings) -> retention.Retention:
     """How long the store keeps what."""
     return retention.Retention(window_days=settings.retention_days)
-
-
-def configure_logging(settings: Settings) -> None:
-    """Log to stderr, one event a line, times in UTC."""
-    handler = logging.StreamHandler(sys.stderr)
-    formatter = logging.Formatter("%(asctime)sZ %(levelname)s %(name)s %(message)s")
-    formatter.converter = time.gmtime
-    handler.setFormatter(formatter)
-    logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
-    # The Kafka client tells every reconnect; its errors reach us as exceptions anyway.
-    logging.getLogger("kafka").setLevel(logging.CRITICAL)
-
-
-@contextlib.contextmanager
-def stop_on_signal() -> Iterator[threading.Event]:
-    """Give an event that SIGTERM and SIGINT set."""
-    stop = threading.Event()
-
-    def end(_number: int, _frame: Any) -> None:
-        stop.set()
-
-    previous = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stop
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def _store(settings: Settings) -> Iterator[Store]:
-    store = Store(settings.database_url)
-    try:
-        store.migrate()
-        yield store
-    finally:
-        store.close()

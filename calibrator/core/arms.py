@@ -19,16 +19,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrator.core.labels import EndOfSequence, at_risk, prefix_labels
-from calibrator.core.parameter_set import ParameterSet
 from calibrator.core.sums import UNIT
-from serving_adapter.contract import Rounds, conditional_confidence
+from serving_adapter.contract import Rounds
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 
 GROUPS = 64
 """Random groups: the standard error is known to about 9 % from so many."""
-STEP_BLOCK = 32
+STEP_BLOCK = 16
 """Steps in a row that share a group."""
 PROBABILITY_FLOOR = 1e-6
 
@@ -107,10 +106,7 @@ def group_of(keys: ArrayLike) -> Int:
 
 
 def fold_rounds(
-    rounds: Rounds,
-    control: ParameterSet,
-    candidate: ParameterSet,
-    end_of_sequence: EndOfSequence = "draft_stop",
+    rounds: Rounds, control: Float, candidate: Float, end_of_sequence: EndOfSequence = "draft_stop"
 ) -> ArmSums:
     """Sum the rows of one arm.
 
@@ -119,7 +115,7 @@ def fold_rounds(
     rounds
         Rows that ran under one and the same version, or any rows (shadow).
     control, candidate
-        The sets to compare, each of them on every row.
+        Prefix survival ``a_k`` that either set predicts for every row, shape ``[rows, gamma]``.
     end_of_sequence
         See :func:`calibrator.core.labels.drafted`.
     """
@@ -131,9 +127,8 @@ def fold_rounds(
     _add(sums, "accepted", group, rounds.accepted.astype(np.float64))
     _add(sums, "verified", group, rounds.verified.astype(np.float64))
     _add(sums, "at_risk", group, seen.sum(axis=1).astype(np.float64))
-    for name, chosen in (("candidate", candidate), ("control", control)):
-        c = conditional_confidence(rounds.logits, chosen.temperatures, chosen.offsets)
-        c = np.clip(c, PROBABILITY_FLOOR, 1.0 - PROBABILITY_FLOOR)
+    for name, survival in (("candidate", candidate), ("control", control)):
+        c = _conditional(survival)
         loss = -np.where(labels > 0, np.log(c), np.log1p(-c))
         _add(sums, f"{name}_log_loss", group, _fixed(loss, seen))
         _add(sums, f"{name}_brier", group, _fixed((c - labels) ** 2, seen))
@@ -179,6 +174,14 @@ def ratio_mean(sums: ArmSums, numerator: str, denominator: str, less: str | None
     residual = total - value * size
     variance = groups / (groups - 1) * float((residual**2).sum()) / units**2
     return Mean(value, variance, int(units), groups)
+
+
+def _conditional(survival: Float) -> Float:
+    """``c_k = a_k / a_(k-1)``, kept away from 0 and 1 so that its log loss is bounded."""
+    previous = np.concatenate([np.ones((len(survival), 1)), survival[:, :-1]], axis=1)
+    c = np.divide(survival, previous, out=np.zeros_like(previous), where=previous > 0)
+    bounded: Float = np.clip(c, PROBABILITY_FLOOR, 1.0 - PROBABILITY_FLOOR)
+    return bounded
 
 
 def _fixed(term: Float, seen: NDArray[np.bool_]) -> Float:

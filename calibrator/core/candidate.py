@@ -87,7 +87,7 @@ def build_candidate(
 ) -> Candidate:
     """Fit one form to all rows and gate every position; what may not change keeps what is in force."""
     start = _start(form, in_force)
-    objective = _objective(form, rows, options)
+    objective = objective_for(form, rows, options)
     fitted, statuses = _fit(form, objective, rows, weights, start, options)
     labels = prefix_labels(rows)
     if objective == "likelihood":
@@ -141,7 +141,8 @@ def _start(form: Form, in_force: ParameterSet) -> ParameterSet:
     return in_force
 
 
-def _objective(form: Form, rows: Rounds, options: ProposalOptions) -> Objective:
+def objective_for(form: Form, rows: Rounds, options: ProposalOptions) -> Objective:
+    """By what a form is fitted: the temperature form by ECE where nearly everything was verified."""
     if form == "affine":
         return "likelihood"
     if options.objective is not None:

@@ -5,9 +5,9 @@ by about as much as the looking costs, and may be watched for ever: with probabi
 lies inside all of them.
 
 Source: Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas, "Time-uniform central limit theory and asymptotic
-confidence sequences", 2021, theorem 2.2 (a normal mixture of Robbins). The estimate is seen as Brownian motion
-in its information ``1 / variance``. The variance is itself estimated, with few degrees of freedom, which the
-mixture for the t-test allows for (Lai, "On confidence sequences", Annals of Statistics 1976).
+confidence sequences", 2021, theorem 2.2 (a normal mixture of Robbins). The estimate is seen as Brownian
+motion in its information ``1 / variance``. The variance is itself estimated, with few degrees of freedom,
+which the mixture for the t-test allows for (Lai, "On confidence sequences", Annals of Statistics 1976).
 """
 
 from __future__ import annotations

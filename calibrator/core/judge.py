@@ -135,6 +135,22 @@ def _log_loss_difference(
     return mean, mean - half, mean + half, requests
 
 
+def conditional_log_loss(
+    rounds: Rounds, survival: Float, weights: Float, end_of_sequence: EndOfSequence = "draft_stop"
+) -> float:
+    """Mean log loss of the conditionals over at-risk positions; infinite where there are none.
+
+    >>> rounds = Rounds.build([[0.0]] * 2, [0, 1])
+    >>> round(conditional_log_loss(rounds, np.full((2, 1), 0.5), np.ones(2)), 3)
+    0.693
+    """
+    seen = at_risk(rounds, end_of_sequence) * weights[:, None]
+    if seen.sum() <= 0:
+        return float(np.inf)
+    loss = _conditional_loss(survival, prefix_labels(rounds).astype(np.float64))
+    return float((loss * seen).sum() / seen.sum())
+
+
 def _conditional_loss(survival: Float, labels: Float) -> Float:
     """Log loss of the conditionals ``c_k = a_k / a_(k-1)``, meaningful where the position was at risk."""
     previous = np.concatenate([np.ones((len(survival), 1)), survival[:, :-1]], axis=1)

@@ -38,9 +38,20 @@ def drafted(rounds: Rounds, end_of_sequence: EndOfSequence = "draft_stop") -> Ma
     accepted: a rule that does not depend on the outcome. ``accepted_stop`` leaves them out only when
     the stop was accepted (DeepSpec's evaluator; biased, for parity). ``keep`` leaves out nothing.
     """
-    k = positions(rounds)
     if end_of_sequence == "keep":
         return np.ones((len(rounds), rounds.gamma), dtype=np.bool_)
+    inside: Mask = positions(rounds) <= drafted_length(rounds, end_of_sequence)[:, None]
+    return inside
+
+
+def drafted_length(rounds: Rounds, end_of_sequence: EndOfSequence = "draft_stop") -> NDArray[np.int64]:
+    """How many positions of each row belong to the traffic (:func:`drafted`), shape ``[rows]``.
+
+    >>> drafted_length(Rounds.build([[0.0] * 3] * 2, [1, 1], draft_stop=[255, 1])).tolist()
+    [3, 2]
+    """
+    if end_of_sequence == "keep":
+        return np.full(len(rounds), rounds.gamma, dtype=np.int64)
     stop = np.where(rounds.draft_stop == NO_STOP, rounds.gamma, rounds.draft_stop.astype(np.int64) + 1)
     if end_of_sequence == "accepted_stop":
         stop = np.where(rounds.accepted >= stop, stop, rounds.gamma)
@@ -48,8 +59,7 @@ def drafted(rounds: Rounds, end_of_sequence: EndOfSequence = "draft_stop") -> Ma
         raise ValueError(
             f"end_of_sequence: got {end_of_sequence!r}, expected draft_stop, accepted_stop or keep"
         )
-    inside: Mask = k <= stop[:, None]
-    return inside
+    return stop
 
 
 def included(rounds: Rounds, end_of_sequence: EndOfSequence = "draft_stop") -> Mask:

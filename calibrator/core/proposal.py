@@ -29,7 +29,8 @@ class Proposal:
 
     ``publish`` says whether ``parameters`` should replace the set in force; ``reasons`` say why not, or
     why this form. ``before`` and ``after`` are reports on held-out rows under the set in force and the
-    candidate, ``raw`` under the identity.
+    candidate, ``raw`` under the identity. ``held_out`` is the survival that the candidate predicts for rows
+    of requests that its fit has not seen, shape ``[rows, gamma]``; None without a candidate.
     """
 
     publish: bool
@@ -44,6 +45,7 @@ class Proposal:
     after: tuple[PositionReport, ...] = ()
     judgement: Judgement | None = None
     alternatives: dict[Form, ParameterSet] = field(default_factory=dict)
+    held_out: Float | None = None
 
 
 def propose(
@@ -128,6 +130,7 @@ def propose(
         rows=len(rounds),
         requests=requests,
         alternatives={form: candidate.parameters for form, candidate in candidates.items()},
+        held_out=after[form],
     )
 
 

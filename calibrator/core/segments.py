@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrator.core.affine import Prior, fit_affine
-from calibrator.core.candidate import ProposalOptions
+from calibrator.core.candidate import ProposalOptions, objective_for
 from calibrator.core.labels import at_risk, included, prefix_labels
+from calibrator.core.likelihood import fit_temperatures_by_likelihood
 from calibrator.core.parameter_set import ParameterSet
 from calibrator.core.population import figure_weights
 from calibrator.core.propensity import kish
@@ -89,10 +90,35 @@ def fit_segments(
     """
     options = options or ProposalOptions()
     weights = np.ones(len(rounds)) if sample_weights is None else np.asarray(sample_weights, dtype=np.float64)
-    fit = _affine if pooled.form == "affine" else _temperature
     return {
-        name: fit(rounds.take(mine), weights[mine], pooled, options) for name, mine in rows_by_segment(rounds)
+        name: fit_segment(rounds.take(mine), pooled, weights[mine], options)
+        for name, mine in rows_by_segment(rounds)
     }
+
+
+def fit_segment(
+    rows: Rounds,
+    pooled: ParameterSet,
+    weights: Float,
+    options: ProposalOptions | None = None,
+    looseness: float = 1.0,
+) -> SegmentFit:
+    """Fit the rows of one segment in the form of the pooled set, shrunk towards it.
+
+    Parameters
+    ----------
+    rows, weights
+        Of this segment; weights of shape ``[rows]``.
+    pooled
+        Where it shrinks to.
+    options
+        As of :func:`fit_segments`.
+    looseness
+        How much further than :data:`SEGMENT_PRIOR` segments may lie from the pooled fit: spreads are
+        multiplied, borrowed labels divided by the square.
+    """
+    fit = _affine if pooled.form == "affine" else _temperature
+    return fit(rows, weights, pooled, options or ProposalOptions(), looseness)
 
 
 def propose_segments(
@@ -115,13 +141,16 @@ def propose_segments(
     }
 
 
-def _affine(rows: Rounds, weights: Float, pooled: ParameterSet, options: ProposalOptions) -> SegmentFit:
+def _affine(
+    rows: Rounds, weights: Float, pooled: ParameterSet, options: ProposalOptions, looseness: float
+) -> SegmentFit:
     if options.soft_labels:
         outcome, seen, soft = soft_outcomes(rows, options.end_of_sequence)
     else:
         outcome, seen = prefix_labels(rows).astype(np.float64), at_risk(rows, options.end_of_sequence)
         soft = np.ones(outcome.shape)
-    prior = Prior.around(pooled.temperatures, pooled.offsets, **SEGMENT_PRIOR)
+    spreads = {name: looseness * spread for name, spread in SEGMENT_PRIOR.items()}
+    prior = Prior.around(pooled.temperatures, pooled.offsets, **spreads)
     fit = fit_affine(rows.logits, outcome, seen, soft * weights[:, None], prior=prior)
     known = 1.0 - np.diagonal(fit.covariance)[1:] / _prior_variance(prior, rows.gamma)
     return SegmentFit(
@@ -136,20 +165,30 @@ def _prior_variance(prior: Prior, gamma: int) -> Float:
     return np.diagonal(np.linalg.inv(prior.precision(gamma)))[1:]
 
 
-def _temperature(rows: Rounds, weights: Float, pooled: ParameterSet, options: ProposalOptions) -> SegmentFit:
-    inclusion = figure_weights(rows, options.end_of_sequence, options.clip)[0] * weights[:, None]
-    own = fit_temperatures(
-        rows.logits,
-        prefix_labels(rows),
-        included(rows, options.end_of_sequence),
-        inclusion,
-        bins=options.bins,
-        grid=np.asarray(options.grid),
-        ties="nearest",
-        current=pooled.temperatures,
-    )
-    n_eff = np.array(own.n_eff)
-    share = n_eff / (n_eff + BORROWED_LABELS)
+def _temperature(
+    rows: Rounds, weights: Float, pooled: ParameterSet, options: ProposalOptions, looseness: float
+) -> SegmentFit:
+    if objective_for("temperature", rows, options) == "likelihood":
+        seen = at_risk(rows, options.end_of_sequence)
+        known = np.broadcast_to(weights[:, None], seen.shape)
+        by_likelihood = fit_temperatures_by_likelihood(
+            rows.logits, prefix_labels(rows), seen, known, current=pooled.temperatures
+        )
+        temperatures, n_eff = np.array(by_likelihood.temperatures), kish(seen * weights[:, None])
+    else:
+        inclusion = figure_weights(rows, options.end_of_sequence, options.clip)[0] * weights[:, None]
+        by_ece = fit_temperatures(
+            rows.logits,
+            prefix_labels(rows),
+            included(rows, options.end_of_sequence),
+            inclusion,
+            bins=options.bins,
+            grid=np.asarray(options.grid),
+            ties="nearest",
+            current=pooled.temperatures,
+        )
+        temperatures, n_eff = np.array(by_ece.temperatures), np.array(by_ece.n_eff)
+    share = n_eff / (n_eff + BORROWED_LABELS / looseness**2)
     log_t = np.log(pooled.temperatures)
-    shrunk = np.exp(log_t + share * (np.log(np.array(own.temperatures)) - log_t))
+    shrunk = np.exp(log_t + share * (np.log(temperatures) - log_t))
     return SegmentFit(ParameterSet("temperature", shrunk, np.zeros(rows.gamma)), len(rows), n_eff, share)

@@ -102,63 +102,9 @@ class LedgerSums:
 
     @classmethod
     def fold(cls, rounds: Rounds, steps: Steps) -> Self:
-        """Enter the rounds and steps of one message of a replica.
-
-        ``steps.rows`` says how many rounds of each step are in the message, in order; a replica that
-        reports part of its requests (``share`` below 1) sends fewer rounds than requests, and tokens per
-        second are scaled up to all of them. Rounds that no step claims enter with load 0: they count for
-        lengths and waste, not for rates.
-        """
-        claimed = steps.rows.astype(np.int64)
-        spare = len(rounds) - int(claimed.sum())
-        if spare < 0:  # rows got lost: the join is gone, the sums of both sides still hold
-            claimed, spare = np.zeros(len(steps), dtype=np.int64), len(rounds)
-        owner = np.repeat(np.append(np.arange(len(steps)), len(steps)), np.append(claimed, spare))
-        per_round = np.column_stack(
-            [
-                np.ones(len(rounds), dtype=np.int64),
-                np.full(len(rounds), rounds.gamma),
-                rounds.verified,
-                rounds.accepted,
-                emitted_tokens(rounds),
-            ]
-        ).astype(np.int64)
-        by_step = np.zeros((len(steps) + 1, 5), dtype=np.int64)
-        np.add.at(by_step, owner, per_round)
-
-        requests = steps.requests.astype(np.int64)
-        seconds = steps.step_seconds.astype(np.float64)
-        draft, verify = steps.draft_seconds.astype(np.float64), steps.verify_seconds.astype(np.float64)
-        told = (draft > 0) & (verify > 0)
-        known = by_step[:-1, 0]
-        scale = np.divide(requests, known, out=np.zeros(len(steps)), where=known > 0)
-        exact = np.column_stack(
-            [
-                seconds,
-                np.where(told, draft, 0.0),
-                np.where(told, verify, 0.0),
-                by_step[:-1, 3] * scale,
-                by_step[:-1, 4] * scale,
-                np.where(known > 0, seconds, 0.0),
-                np.where(known > 0, np.where(told, draft + verify, seconds), 0.0),
-            ]
-        )
-        fixed = np.rint(exact * UNIT).astype(np.int64)
-        rows = np.column_stack(
-            [
-                np.ones(len(steps), dtype=np.int64),
-                requests,
-                np.maximum(steps.batch_tokens.astype(np.int64) - requests, 0),
-                fixed[:, :3],
-                by_step[:-1],
-                fixed[:, 3:],
-            ]
-        )
-        rest = np.zeros((1, len(LEDGER_SUMS)), dtype=np.int64)
-        rest[0, LEDGER_SUMS.index("rounds") : LEDGER_SUMS.index("emitted") + 1] = by_step[-1]
-        loads = np.append(size_bucket(requests, LOAD_BITS), 0)
-        used = np.append(np.ones(len(steps), dtype=np.bool_), bool(rest.any()))
-        return cls.from_arrays(loads[used], np.concatenate([rows, rest])[used])
+        """Enter the rounds and steps of one message of a replica (:func:`fold_ledger`)."""
+        both = fold_ledger([LedgerEntry(rounds, steps)])
+        return cls(both.loads, both.sums)
 
     def __add__(self, other: LedgerSums) -> LedgerSums:
         return LedgerSums.from_arrays(
@@ -181,15 +127,140 @@ class LedgerSums:
         return [_figures(int(load), row) for load, row in zip(self.loads, self.sums, strict=True) if load > 0]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LedgerEntry:
+    """Rounds and steps of one message, and which of them are new; None: all of them are."""
+
+    rounds: Rounds | None
+    steps: Steps
+    new_rounds: NDArray[np.bool_] | None = None
+    new_steps: NDArray[np.bool_] | None = None
+
+
+def fold_ledger(entries: Sequence[LedgerEntry]) -> LedgerSums:
+    """Enter messages, each row once however often it was sent.
+
+    ``steps.rows`` says how many rounds of each step are in the message, in order; a replica that
+    reports part of its requests (``share`` below 1) sends fewer rounds than requests, and tokens per
+    second are scaled up to all of them. Rounds that no step claims enter with load 0: they count for
+    lengths and waste, not for rates. Where steps claim more rounds than there are the join is gone, and
+    the sums of both sides still hold.
+
+    What belongs to a round is entered when the round is new, under the load of its step; what belongs to
+    a step (its time, its tokens scaled up) when the step is new, from all its rounds in the message. So
+    a message that was folded before in part adds exactly the rest. Only rows that are sent again in
+    other messages than before can come apart: they count once, without the join.
+    """
+    kept = [entry for entry in entries if entry.rounds is not None or len(entry.steps)]
+    if not kept:
+        return LedgerSums.zeros()
+    steps = Steps.concatenate([entry.steps for entry in kept])
+    rounds = [entry.rounds for entry in kept if entry.rounds is not None]
+    count = len(steps)
+    known = _per_step(rounds, _owners(kept), count)
+    fresh = known
+    if any(entry.new_rounds is not None for entry in kept):
+        owner = _owners(kept)
+        new = _joined([entry.new_rounds for entry in kept], [_rows(entry) for entry in kept])
+        fresh = _per_step(rounds, np.where(new, owner, count + 1), count + 1)[: count + 1]
+    new_steps = _joined([entry.new_steps for entry in kept], [len(entry.steps) for entry in kept])
+
+    gamma = rounds[0].gamma if rounds else 0
+    by_round = np.insert(fresh, 1, fresh[:, 0] * gamma, axis=1)
+    rows = np.concatenate(
+        [_of_steps(steps, known[:-1]) * new_steps[:, None], np.zeros((1, len(LEDGER_SUMS)), dtype=np.int64)]
+    )
+    first = LEDGER_SUMS.index("rounds")
+    rows[:, first : first + by_round.shape[1]] = by_round
+    loads = np.append(size_bucket(steps.requests, LOAD_BITS), 0)
+    used = rows.any(axis=1)
+    return LedgerSums.from_arrays(loads[used], rows[used])
+
+
+def _rows(entry: LedgerEntry) -> int:
+    return 0 if entry.rounds is None else len(entry.rounds)
+
+
+def _joined(masks: Sequence[NDArray[np.bool_] | None], lengths: Sequence[int]) -> NDArray[np.bool_]:
+    return np.concatenate(
+        [
+            np.ones(length, dtype=np.bool_) if mask is None else mask
+            for mask, length in zip(masks, lengths, strict=True)
+        ]
+    )
+
+
+def _owners(entries: Sequence[LedgerEntry]) -> Integers:
+    """Step of every round, one after the last step for rounds of none."""
+    none = sum(len(entry.steps) for entry in entries)
+    parts, first = [], 0
+    for entry in entries:
+        claimed = entry.steps.rows.astype(np.int64)
+        spare = _rows(entry) - int(claimed.sum())
+        if spare < 0:
+            claimed, spare = np.zeros_like(claimed), _rows(entry)
+        parts += [np.repeat(np.arange(first, first + len(claimed)), claimed), np.full(spare, none)]
+        first += len(claimed)
+    return np.concatenate(parts)
+
+
+def _per_step(rounds: Sequence[Rounds], owner: Integers, count: int) -> Integers:
+    """Rounds, and their verified, accepted and emitted tokens, shape ``[count + 1, 4]``."""
+    if not rounds:
+        return np.zeros((count + 1, 4), dtype=np.int64)
+    columns = [
+        np.concatenate(parts)
+        for parts in zip(*((r.verified, r.accepted, emitted_tokens(r)) for r in rounds), strict=True)
+    ]
+    if count == 0:
+        return np.array([[len(owner), *(int(column.sum()) for column in columns)]], dtype=np.int64)
+    sums = [np.bincount(owner, minlength=count + 1)]
+    sums += [np.bincount(owner, weights=column, minlength=count + 1) for column in columns]
+    return np.column_stack(sums).astype(np.int64)
+
+
+def _of_steps(steps: Steps, known: Integers) -> Integers:
+    """What a step itself enters, shape ``[steps, len(LEDGER_SUMS)]``; ``known`` are sums of its rounds."""
+    count = len(steps)
+    requests = steps.requests.astype(np.int64)
+    seconds = steps.step_seconds.astype(np.float64)
+    draft, verify = steps.draft_seconds.astype(np.float64), steps.verify_seconds.astype(np.float64)
+    told = (draft > 0) & (verify > 0)
+    reported = known[:, 0]
+    scale = np.divide(requests, reported, out=np.zeros(count), where=reported > 0)
+    values = {
+        "steps": np.ones(count),
+        "requests": requests,
+        "budget": np.maximum(steps.batch_tokens.astype(np.int64) - requests, 0),
+    }
+    exact = {
+        "seconds": seconds,
+        "draft_seconds": np.where(told, draft, 0.0),
+        "verify_seconds": np.where(told, verify, 0.0),
+        "scaled_accepted": known[:, 2] * scale,
+        "scaled_emitted": known[:, 3] * scale,
+        "reported_seconds": np.where(reported > 0, seconds, 0.0),
+        "spent_seconds": np.where(reported > 0, np.where(told, draft + verify, seconds), 0.0),
+    }
+    rows = np.zeros((count, len(LEDGER_SUMS)), dtype=np.int64)
+    for name, value in values.items():
+        rows[:, LEDGER_SUMS.index(name)] = value
+    for name, value in exact.items():
+        rows[:, LEDGER_SUMS.index(name)] = np.rint(value * UNIT)
+    return rows
+
+
 def emitted_tokens(rounds: Rounds) -> Integers:
     """Tokens that each request received in a round, shape ``[rows]``.
 
     The accepted ones and the bonus token; when an accepted token ends the sequence, the tokens up to and
     including it, and no bonus token.
     """
-    accepted = rounds.accepted.astype(np.int64)
+    accepted = rounds.accepted.astype(np.int64) + 1
+    if (rounds.draft_stop == NO_STOP).all():
+        return accepted
     end = np.where(rounds.draft_stop == NO_STOP, rounds.gamma + 1, rounds.draft_stop.astype(np.int64) + 1)
-    return np.minimum(accepted + 1, end)
+    return np.minimum(accepted, end)
 
 
 def _figures(load: int | None, row: Integers) -> LedgerFigures:

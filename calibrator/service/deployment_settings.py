@@ -31,8 +31,8 @@ class ExploreSettings(
     ``fixed`` publishes ``explore`` and nothing else; ``auto`` moves between ``floor`` and ``ceiling`` (left
     out: the service's ``explore``, and :data:`DEFAULT_CEILING` or the floor if that is higher) and rests
     while the engine is saturated. ``max_extra_share`` is the budget: verified tokens that exploration may
-    add, relative to those verified anyway. ``saturated_tokens`` is the batch size, in tokens per step, that
-    counts as full; left out, it is read from the throughput curve.
+    add, relative to those verified anyway. ``saturated_requests`` is the number of requests in a step that
+    fills the engine; left out, it is the knee of the throughput curve.
     """
 
     mode: Literal["auto", "fixed"] = "auto"
@@ -40,7 +40,7 @@ class ExploreSettings(
     floor: Probability | None = None
     ceiling: Probability | None = None
     max_extra_share: Positive | None = None
-    saturated_tokens: Annotated[int, Meta(ge=1)] | None = None
+    saturated_requests: Annotated[int, Meta(ge=1)] | None = None
 
 
 class RecencySettings(
@@ -62,15 +62,23 @@ class RolloutSettings(
     """How a new version reaches replicas.
 
     ``direct`` puts it in force everywhere at once. ``canary`` scores it first without applying it, for
-    ``shadow_rounds`` rounds, and then applies it on ``share`` of the replicas until the evidence of at least
-    ``canary_rounds`` rounds decides, or ``max_seconds`` are over.
+    ``shadow_rounds`` rounds (0: not at all), and then applies it on ``share`` of the replicas until the
+    evidence of at least ``canary_rounds`` rounds on either side decides, or ``max_seconds`` are over.
+    Replicas that do not take it up within ``wait_seconds`` end it. ``confidence`` is that of the decision as
+    a whole; the tolerances are losses that do not matter: relative for tokens and for step time, nats per
+    position for calibration.
     """
 
     mode: Literal["direct", "canary"] = "direct"
     share: Share = 0.1
-    shadow_rounds: Annotated[int, Meta(ge=0)] = 0
+    shadow_rounds: Annotated[int, Meta(ge=0)] = 1000
     canary_rounds: Annotated[int, Meta(ge=1)] = 2000
     max_seconds: Positive = 3600.0
+    wait_seconds: Positive = 120.0
+    confidence: Annotated[float, Meta(ge=0.5, lt=1.0)] = 0.95
+    acceptance_tolerance: Positive = 0.03
+    calibration_tolerance: Positive = 0.002
+    step_time_tolerance: Positive = 0.03
 
 
 class DeploymentSettings(

@@ -52,13 +52,13 @@ def judge_worth(
     )
 
 
-def evidence_json(proposal: Proposal, live: LiveCurve, worth: Worth) -> dict[str, Any]:
-    """Everything a refresh decided on, as JSON: undefined figures are null."""
+def evidence_of(proposal: Proposal, live: LiveCurve, worth: Worth) -> dict[str, Any]:
+    """What a refresh decided on, by name; :func:`as_json` makes it fit for the database."""
 
     def reports(items: tuple[PositionReport, ...]) -> list[dict[str, Any]]:
         return [dataclasses.asdict(item) for item in items]
 
-    evidence = {
+    return {
         "form": proposal.form_judged,
         "temperatures": proposal.parameters.temperatures.tolist(),
         "offsets": proposal.parameters.offsets.tolist(),
@@ -81,6 +81,9 @@ def evidence_json(proposal: Proposal, live: LiveCurve, worth: Worth) -> dict[str
             "reasons": list(live.reasons),
         },
     }
-    # Through JSON once: NumPy numbers and NaN must not reach the database.
+
+
+def as_json(evidence: dict[str, Any]) -> dict[str, Any]:
+    """Plain JSON: NumPy numbers become numbers, and what is undefined is null, never NaN."""
     built: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(evidence, enc_hook=lambda x: x.item()))
     return built

@@ -1,13 +1,17 @@
-"""The calibrator's loop: keep the stores in step, refresh every deployment on its interval."""
+"""The calibrator's loop: keep the stores in step, look at every deployment, delete what is too old.
+
+Refreshing is not done here but by runs (:mod:`calibrator.service.jobs`); every service runs this loop.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable, Sequence
 
 from calibrator.service.publisher import Publisher
-from calibrator.service.refresh import Refresher, RefreshOutcome
 from calibrator.store import deployments
+from calibrator.store.deployments import Deployment
 from calibrator.store.errors import StoreError
 from calibrator.store.retention import Retention
 from calibrator.store.retention import apply as apply_retention
@@ -20,16 +24,20 @@ RECONCILE_SECONDS = 2.0
 """How soon a parameter store that came back empty is filled again."""
 RETENTION_SECONDS = 3600.0
 
+Step = Callable[[Deployment], object]
+"""Something that is done for each deployment in every round; it may raise what stores raise."""
+
 
 class CalibratorLoop:
     """Runs until told to stop; a store that cannot be reached delays the work and loses nothing.
 
     Parameters
     ----------
-    refresh_seconds
-        Time between two refreshes of a deployment.
+    steps
+        What is done for each deployment after the stores have been brought into step: drift, rollouts. One
+        that fails keeps neither the others nor other deployments from their turn.
     reconcile_seconds
-        Time between two looks at the parameter store.
+        Time between two rounds.
     retention
         How long the store keeps what; None deletes nothing.
     """
@@ -38,23 +46,19 @@ class CalibratorLoop:
         self,
         store: Store,
         publisher: Publisher,
-        refresher: Refresher,
         clock: Clock,
         *,
-        refresh_seconds: float = 300.0,
+        steps: Sequence[Step] = (),
         reconcile_seconds: float = RECONCILE_SECONDS,
         retention: Retention | None = None,
     ) -> None:
         self._store = store
         self._publisher = publisher
-        self._refresher = refresher
         self._clock = clock
-        self._refresh_seconds = refresh_seconds
+        self._steps: tuple[Step, ...] = (lambda deployment: publisher.reconcile(deployment.name), *steps)
         self._reconcile_seconds = reconcile_seconds
         self._retention = retention
-        self._due: dict[str, float] = {}
         self._clean_at = clock.monotonic()
-        self.refreshes = 0
         self.failures = 0
 
     def run(self, stop: threading.Event) -> None:
@@ -63,29 +67,25 @@ class CalibratorLoop:
             self.tick()
             stop.wait(self._reconcile_seconds)
 
-    def tick(self) -> list[RefreshOutcome]:
-        """Reconcile every deployment and refresh the ones that are due."""
-        outcomes: list[RefreshOutcome] = []
+    def tick(self) -> None:
+        """Do one round."""
         try:
             with self._store.read() as connection:
-                names = [d.name for d in deployments.every(connection)]
+                known = deployments.every(connection)
         except StoreError as error:
             self._failed("store", error)
-            return outcomes
-        for name in names:
-            now = self._clock.monotonic()
-            # A deployment seen for the first time gathers rows for one interval before it is refreshed.
-            due = self._due.setdefault(name, now + self._refresh_seconds)
-            try:
-                self._publisher.reconcile(name)
-                if now >= due:
-                    self._due[name] = now + self._refresh_seconds
-                    outcomes.append(self._refresher.refresh(name))
-                    self.refreshes += 1
-            except (StoreError, TransportError) as error:
-                self._failed(name, error)
+            return
+        for deployment in known:
+            for step in self._steps:
+                try:
+                    step(deployment)
+                except (StoreError, TransportError) as error:
+                    self._failed(deployment.name, error)
+                except Exception:
+                    # Our mistake in one step: the others, and the other deployments, still have their turn.
+                    self.failures += 1
+                    log.exception("calibrator_step_failed deployment=%s", deployment.name)
         self._clean()
-        return outcomes
 
     def _clean(self) -> None:
         """Delete what is too old, once an hour; two services that do it at once delete the same rows."""

@@ -62,6 +62,10 @@ class Publisher:
         """Digest, and signature where a key is configured."""
         return seal(document, self._key)
 
+    def sealed_anew(self, document: ParameterDocument) -> ParameterDocument:
+        """Sign a stored document again: the key may have been rotated since."""
+        return self.seal(msgspec.structs.replace(document, digest="", signature=""))
+
     def put_in_force(self, document: ParameterDocument) -> bool:
         """Publish a document that SQL holds; False when it has to wait for :meth:`reconcile`."""
         try:
@@ -75,7 +79,7 @@ class Publisher:
         return True
 
     def reconcile(self, deployment: str) -> int:
-        """Bring both stores to the same version and return it (0: none yet).
+        """Bring both stores to the same version and return it (0: none yet); candidates do not count.
 
         Raises
         ------
@@ -84,7 +88,7 @@ class Publisher:
         """
         with self._store.read() as connection:
             known = deployments.get(connection, deployment)
-            latest = None if known is None else parameters.latest(connection, known.id)
+            latest = None if known is None else parameters.in_force(connection, known.id)
         if known is None:
             return 0
         served = self.in_force(deployment)
@@ -94,8 +98,7 @@ class Publisher:
             self._adopt(known, served)
             return served_version
         if latest is not None and served_version < stored_version:
-            # Signed anew: the key may have been rotated since the document was stored.
-            document = self.seal(msgspec.structs.replace(latest.document, digest="", signature=""))
+            document = self.sealed_anew(latest.document)
             if self.put_in_force(document):
                 log.info("parameters_republished deployment=%s version=%d", deployment, stored_version)
         return stored_version

@@ -13,25 +13,19 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
-from calibrator.service.deployment_settings import RecencySettings
-from calibrator.store import forgetting, schema
+from calibrator.service.deployment_settings import RecencySettings, read_settings
+from calibrator.store import episodes, forgetting, runs
 from calibrator.store.deployments import Deployment
+from calibrator.store.episodes import Episode
 from calibrator.store.forgetting import Cut
+from calibrator.store.leases import database_now
 from calibrator.store.sample import WeightedSample
+from calibrator.store.store import Store
+from serving_adapter.contract import ContractError
 
-CALIBRATION = "calibration"
-
-
-@dataclass(frozen=True, slots=True)
-class CalibrationAlarm:
-    """An open episode: since when labels leave the predictions in force (``segment`` None: pooled)."""
-
-    segment: str | None
-    position: int | None
-    started_at: float
-    alarmed_at: float
+AGAIN_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +50,6 @@ class Forgetting:
         }
 
 
-def open_calibration_alarms(connection: Connection, deployment_id: int) -> list[CalibrationAlarm]:
-    """Episodes of calibration drift that have not ended, oldest first."""
-    table = schema.episodes
-    rows = connection.execute(
-        select(table.c.segment, table.c.position, table.c.started_at, table.c.alarmed_at)
-        .where(
-            table.c.deployment_id == deployment_id,
-            table.c.kind == CALIBRATION,
-            table.c.ended_at.is_(None),
-        )
-        .order_by(table.c.started_at)
-    )
-    return [CalibrationAlarm(*row) for row in rows]
-
-
 def look(connection: Connection, deployment: Deployment, settings: RecencySettings, now: float) -> Forgetting:
     """Read the cuts in force, and decide which open alarms make new ones.
 
@@ -82,7 +61,7 @@ def look(connection: Connection, deployment: Deployment, settings: RecencySettin
         return Forgetting(stored, (), ())
     waits: list[str] = []
     wanted: dict[str | None, Cut] = {}
-    for alarm in open_calibration_alarms(connection, deployment.id):
+    for alarm in episodes.opened(connection, deployment.id, "calibration"):
         made = [cut.at for cut in stored if cut.segment in (None, alarm.segment)]
         if made and alarm.started_at <= max(made):
             continue
@@ -133,6 +112,38 @@ def _latest(found: Forgetting) -> dict[str | None, float]:
     return latest
 
 
-def _named(alarm: CalibrationAlarm) -> str:
+def _named(alarm: Episode) -> str:
     where = "all traffic" if alarm.segment is None else f"segment {alarm.segment}"
     return where if alarm.position is None else f"{where}, position {alarm.position}"
+
+
+class RefreshAtAlarms:
+    """Asks for a run when an alarm has the rows that it needs; a step of the service's loop.
+
+    Asking again is left alone while a run is under way, and for :data:`AGAIN_SECONDS` after one that this
+    asked for, so that a refresh that cannot be made is not tried all the time.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __call__(self, deployment: Deployment) -> None:
+        """Look at one deployment; a frozen one, or one whose settings cannot be read, is left alone."""
+        try:
+            settings = read_settings(deployment.settings)
+        except ContractError:
+            return
+        if deployment.frozen or not settings.recency.forget:
+            return
+        with self._store.read() as connection:
+            now = database_now(connection)
+            if not wants_refresh(connection, deployment, settings.recency, now):
+                return
+            last = runs.latest(connection, [deployment.id]).get(deployment.id)
+        if last is not None:
+            if last.state in (runs.WAITING, runs.RUNNING):
+                return
+            if last.trigger == runs.ALARM and last.created_at > now - AGAIN_SECONDS:
+                return
+        with self._store.write() as connection:
+            runs.request_run(connection, deployment.id, runs.ALARM)

@@ -2,42 +2,58 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import logging
 import socket
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
-import numpy as np
+from sqlalchemy import Connection
 
 from calibrator.core.candidate import ProposalOptions
-from calibrator.core.parameter_set import ParameterSet
-from calibrator.core.proposal import Proposal, propose
+from calibrator.core.proposal import Proposal
+from calibrator.service import recency
+from calibrator.service.basis import load_basis
 from calibrator.service.curves import LiveCurve, live_curve
-from calibrator.service.evidence import evidence_json, judge_worth
+from calibrator.service.decision import Decision, decide
+from calibrator.service.deployment_settings import read_settings
+from calibrator.service.documents import cost_in_force, document_evidence, next_document
 from calibrator.service.publisher import PUBLISHED, Publisher
-from calibrator.store import boots, deployments, leases, parameters, refreshes, sample
+from calibrator.service.rollout.beginning import begin
+from calibrator.service.segments import SegmentSupport
+from calibrator.store import boots, deployments, leases, parameters, refreshes
 from calibrator.store.errors import ConflictError
+from calibrator.store.forgetting import Cut
 from calibrator.store.store import Store
-from serving_adapter.contract import FORMS, CostCurve, Evidence, Form, ParameterDocument
+from serving_adapter.contract import FORMS, ContractError, Form, ParameterDocument
 from serving_adapter.ports import Clock, ParameterStore
 
 log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 120.0
-"""A refresh takes seconds; a service that died in the middle is taken over after this."""
+"""Lease of a refresh that belongs to no run; it takes seconds, and who died in it is waited for this long."""
 
 LIVE_SECONDS = 600.0
 """A replica that has sent nothing for so long no longer says which engine this deployment is."""
 
+ROLLED_OUT = "rolled_out"
+_WORDS = {"direct": "published", "canary": ROLLED_OUT}
+"""What a refresh that has found something better says, by the mode of the deployment."""
+
+Hold = Callable[[Connection, int], None]
+"""Called with a refresh's id in every transaction that writes for it; raises when it may not any more."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RefreshOutcome:
-    """What came of a refresh: published, unchanged, frozen, no_rows, busy or conflict.
+    """What came of a refresh: published, unchanged, would_publish (dry), frozen, no_rows, busy or conflict.
 
-    ``document`` is the new document when one was published; ``proposal`` is there whenever rows were.
+    ``rolled_out``: put on trial instead of published, as the deployment's settings want it.
+    ``document`` is the new document when one was published, or would have been; ``proposal`` is there
+    whenever rows were. ``refresh_id`` is its row in the store, None where none was begun.
     """
 
     outcome: str
@@ -45,6 +61,7 @@ class RefreshOutcome:
     document: ParameterDocument | None = None
     proposal: Proposal | None = None
     curve: LiveCurve | None = None
+    refresh_id: int | None = None
 
 
 class Refresher:
@@ -57,11 +74,15 @@ class Refresher:
     options
         What a refresh may do; ``supported_forms`` is narrowed to what live replicas report.
     explore
-        Exploration probability that documents carry.
+        Exploration probability that documents carry while every position is known well enough.
     share
         Share of its requests that a replica emits, which documents carry too.
     half_life_seconds
         Recency of the sample; None keeps that of the strata.
+
+    Notes
+    -----
+    Settings of the deployment go before ``options.form``, ``explore``, ``share`` and ``half_life_seconds``.
     """
 
     def __init__(
@@ -85,18 +106,30 @@ class Refresher:
         self._share = share
         self._half_life = half_life_seconds
         self._holder = f"{socket.gethostname()}/{uuid.uuid4().hex[:12]}"
+        self._hold: Hold = _unfenced
 
-    def refresh(self, name: str) -> RefreshOutcome:
+    def refresh(self, name: str, *, dry_run: bool = False, hold: Hold | None = None) -> RefreshOutcome:
         """Fit, gate and, if it is better, publish version n + 1.
 
         The steps: take the lease; load sample and set in force; propose; write version and outcome in one
         transaction; publish. A crash anywhere leaves the old set in force or a version that
         :meth:`Publisher.reconcile` publishes.
 
+        Parameters
+        ----------
+        name
+            Of the deployment.
+        dry_run
+            Decide and note the decision, publish nothing.
+        hold
+            Fence of the run that this refresh belongs to: the run keeps others away, so no lease is taken.
+
         Raises
         ------
         KeyError
             There is no deployment of that name.
+        LeaseLostError
+            The run was taken over by another service; what was not written yet is not written.
         StoreError, TransportError
             A store could not be reached; nothing was changed.
         """
@@ -104,97 +137,162 @@ class Refresher:
             deployment = deployments.get(connection, name)
         if deployment is None:
             raise KeyError(name)
-        if deployment.frozen:
+        if deployment.frozen and not dry_run:
             return RefreshOutcome("frozen", ("the deployment is frozen",))
+        if hold is not None:
+            return self._fenced(hold)._refresh(deployment, dry_run)
         lease = f"refresh:{name}"
         with self._store.write() as connection:
             held = leases.acquire(connection, lease, self._holder, LEASE_SECONDS)
         if held is None:
             return RefreshOutcome("busy", ("another service is refreshing this deployment",))
         try:
-            return self._refresh(deployment)
+            return self._refresh(deployment, dry_run)
         finally:
             with self._store.write() as connection:
                 leases.release(connection, lease, self._holder)
 
-    def _refresh(self, deployment: deployments.Deployment) -> RefreshOutcome:
+    def _fenced(self, hold: Hold) -> Refresher:
+        fenced = copy.copy(self)
+        fenced._hold = hold
+        return fenced
+
+    def _refresh(self, deployment: deployments.Deployment, dry_run: bool) -> RefreshOutcome:
         now = self._clock.now()
         self._publisher.reconcile(deployment.name)
         with self._store.write() as connection:
+            # Whoever holds the deployment is alone: what is open was left by a service that died.
+            refreshes.abandon(connection, deployment.id, now)
             refresh_id = refreshes.start(connection, deployment.id, now)
+            self._hold(connection, refresh_id)
             running = boots.fingerprints(connection, deployment.id, since=now - LIVE_SECONDS)
             if len(running) == 1 and deployment.fingerprint not in running:
                 # A new drafter, engine or machine is everywhere: what the old one taught does not count.
                 (fingerprint,) = running
-                deployments.set_fingerprint(connection, deployment.id, fingerprint)
+                if not dry_run:
+                    deployments.set_fingerprint(connection, deployment.id, fingerprint)
                 deployment = dataclasses.replace(deployment, fingerprint=fingerprint)
+        try:
+            settings = read_settings(deployment.settings)
+        except ContractError as error:
+            return self._ended(RefreshOutcome("unchanged", (f"settings: {error}",), refresh_id=refresh_id))
         if len(running) > 1:
             named = ", ".join(sorted(repr(f) for f in running))
-            reasons: tuple[str, ...] = (f"mixed_provenance: replicas run fingerprints {named}",)
-            self._finish(refresh_id, "unchanged", reasons, {}, None)
-            return RefreshOutcome("unchanged", reasons)
+            reason = f"mixed_provenance: replicas run fingerprints {named}"
+            return self._ended(RefreshOutcome("unchanged", (reason,), refresh_id=refresh_id))
+        half_life = settings.half_life_seconds or self._half_life
         with self._store.read() as connection:
-            rows = sample.load(
-                connection,
-                deployment.id,
-                deployment.gamma,
-                now,
-                fingerprint=deployment.fingerprint,
-                half_life_seconds=self._half_life,
-            )
-            latest = parameters.latest(connection, deployment.id)
-        if not len(rows):
-            reasons = (f"no rows of fingerprint {deployment.fingerprint!r} yet",)
-            self._finish(refresh_id, "no_rows", reasons, {}, None)
-            return RefreshOutcome("no_rows", reasons)
-
-        previous = latest.document if latest else None
-        in_force = _parameter_set(previous, deployment)
-        options = dataclasses.replace(self._options, supported_forms=self._supported_forms(deployment.name))
-        # Weights matter relative to each other only; a mean of one keeps figures readable.
-        weights = rows.weights / rows.weights.mean()
-        proposal = propose(rows.rounds, in_force, options, weights)
-        live = live_curve(self._store, deployment, now, _cost(previous, deployment), self._half_life)
-        worth = judge_worth(proposal, in_force, live, rows.rounds, weights)
-        reasons = (*proposal.reasons, *worth.reasons, *(f"curve: {reason}" for reason in live.reasons))
-        evidence = evidence_json(proposal, live, worth)
-        calibrate = proposal.publish and not worth.reasons
-        if not calibrate and not live.changed:
-            self._finish(refresh_id, "unchanged", reasons, evidence, None)
-            log.info("refresh_unchanged deployment=%s reason=%r", deployment.name, proposal.reasons[-1])
-            return RefreshOutcome("unchanged", reasons, proposal=proposal, curve=live)
-        if live.changed:
-            reasons = (*reasons, "curve: measured anew")
-
-        document = self._document(
-            deployment, proposal, previous, proposal.parameters if calibrate else in_force, live, reasons
+            basis = load_basis(connection, deployment, settings, now, half_life)
+        if not len(basis.rows):
+            reason = f"no rows of fingerprint {deployment.fingerprint!r} yet"
+            return self._ended(RefreshOutcome("no_rows", (reason,), refresh_id=refresh_id))
+        live = live_curve(self._store, deployment, now, cost_in_force(basis.previous, deployment), half_life)
+        options = dataclasses.replace(
+            self._options,
+            form=settings.form or self._options.form,
+            supported_forms=self._supported_forms(deployment.name),
         )
+        decision = decide(
+            deployment,
+            settings,
+            basis,
+            live,
+            options,
+            SegmentSupport.of(self._parameter_store.reports(deployment.name)),
+            explore=self._explore,
+            share=self._share,
+        )
+        outcome = RefreshOutcome(
+            "unchanged", decision.reasons, proposal=decision.proposal, curve=live, refresh_id=refresh_id
+        )
+        under_way = basis.rollout if decision.publish else None
+        if under_way is not None:
+            told = f"rollout {under_way.id} of version {under_way.version} is running: nothing is published"
+            outcome = dataclasses.replace(outcome, reasons=(*outcome.reasons, told))
+        elif decision.publish:
+            document = self._document(deployment, basis.previous, decision)
+            word = "would_publish" if dry_run else _WORDS[settings.rollout.mode]
+            outcome = dataclasses.replace(outcome, outcome=word, document=document)
+        if dry_run:
+            return self._ended(outcome, decision.evidence)
+        return self._concluded(deployment, outcome, decision.evidence, basis.forgetting.new)
+
+    def _document(
+        self,
+        deployment: deployments.Deployment,
+        previous: ParameterDocument | None,
+        decision: Decision,
+    ) -> ParameterDocument:
+        document = next_document(
+            deployment,
+            previous,
+            self._publisher.next_version(deployment),
+            decision.chosen,
+            cost=decision.cost,
+            explore=decision.explore,
+            share=decision.share,
+            evidence=document_evidence(decision.proposal, decision.reasons),
+            at=self._clock.now(),
+            segments=decision.segments,
+        )
+        return self._publisher.seal(document)
+
+    def _concluded(
+        self,
+        deployment: deployments.Deployment,
+        outcome: RefreshOutcome,
+        evidence: dict[str, Any],
+        cuts: tuple[Cut, ...],
+    ) -> RefreshOutcome:
+        """Write the version with the outcome, forget what is to be forgotten, publish."""
+        document = outcome.document
         try:
             with self._store.write() as connection:
-                parameters.append(connection, deployment.id, document, self._clock.now(), PUBLISHED)
-                refreshes.finish(
-                    connection, refresh_id, self._clock.now(), "published", list(reasons), evidence,
-                    document.version,
-                )  # fmt: skip
+                if outcome.outcome == ROLLED_OUT and document is not None:
+                    rollout = read_settings(deployment.settings).rollout
+                    why = f"refresh {outcome.refresh_id}"
+                    begin(
+                        connection, deployment, document, rollout,
+                        at=self._clock.now(), actor="refresh", reason=why,
+                    )  # fmt: skip
+                elif document is not None:
+                    parameters.append(connection, deployment.id, document, self._clock.now(), PUBLISHED)
+                recency.remember(connection, deployment.id, cuts)
+                self._finish(connection, outcome, evidence)
         except ConflictError as error:
-            self._finish(refresh_id, "conflict", (str(error),), evidence, None)
-            return RefreshOutcome("conflict", (str(error),), proposal=proposal, curve=live)
+            lost = dataclasses.replace(outcome, outcome="conflict", reasons=(str(error),), document=None)
+            return self._ended(lost, evidence)
+        if document is None:
+            assert outcome.proposal is not None
+            log.info(
+                "refresh_unchanged deployment=%s reason=%r", deployment.name, outcome.proposal.reasons[-1]
+            )
+            return outcome
+        if outcome.outcome == ROLLED_OUT:
+            log.info("refresh_rolled_out deployment=%s version=%d", deployment.name, document.version)
+            return outcome
         self._publisher.put_in_force(document)
         log.info("refresh_published deployment=%s version=%d", deployment.name, document.version)
-        return RefreshOutcome("published", reasons, document=document, proposal=proposal, curve=live)
+        return outcome
 
-    def _finish(
-        self,
-        refresh_id: int,
-        outcome: str,
-        reasons: tuple[str, ...],
-        evidence: dict[str, Any],
-        version: int | None,
-    ) -> None:
+    def _ended(self, outcome: RefreshOutcome, evidence: dict[str, Any] | None = None) -> RefreshOutcome:
+        """Note an outcome that changed nothing."""
         with self._store.write() as connection:
-            refreshes.finish(
-                connection, refresh_id, self._clock.now(), outcome, list(reasons), evidence, version
-            )
+            self._finish(connection, dataclasses.replace(outcome, document=None), evidence or {})
+        return outcome
+
+    def _finish(self, connection: Connection, outcome: RefreshOutcome, evidence: dict[str, Any]) -> None:
+        assert outcome.refresh_id is not None
+        self._hold(connection, outcome.refresh_id)
+        refreshes.finish(
+            connection,
+            outcome.refresh_id,
+            self._clock.now(),
+            outcome.outcome,
+            list(outcome.reasons),
+            evidence,
+            outcome.document.version if outcome.document is not None else None,
+        )
 
     def _supported_forms(self, name: str) -> tuple[Form, ...]:
         """Forms that every live replica can apply; before any has reported, what today's engines have."""
@@ -205,51 +303,6 @@ class Refresher:
         allowed = [form for form in common if form in self._options.supported_forms]
         return tuple(allowed) or ("temperature",)
 
-    def _document(
-        self,
-        deployment: deployments.Deployment,
-        proposal: Proposal,
-        previous: ParameterDocument | None,
-        chosen: ParameterSet,
-        live: LiveCurve,
-        reasons: tuple[str, ...],
-    ) -> ParameterDocument:
-        document = ParameterDocument(
-            deployment=deployment.name,
-            fingerprint=deployment.fingerprint,
-            version=self._publisher.next_version(deployment),
-            previous=previous.version if previous else 0,
-            gamma=deployment.gamma,
-            form=chosen.form,
-            temperatures=chosen.temperatures.tolist(),
-            offsets=chosen.offsets.tolist(),
-            created_at=datetime.fromtimestamp(self._clock.now(), UTC).isoformat(timespec="milliseconds"),
-            cost=live.curve if live.curve is not None else _cost(previous, deployment),
-            explore=self._explore,
-            share=self._share,
-            evidence=Evidence(
-                window="weighted sample",
-                rounds=proposal.rows,
-                n_eff=[g.n_eff for g in proposal.gates],
-                ece_before=[r.ece for r in proposal.before],
-                ece_after=[r.ece for r in proposal.after],
-                noise_floor=[r.noise_floor for r in proposal.after],
-                status=[g.status for g in proposal.gates],
-                reasons=list(reasons),
-            ),
-        )
-        return self._publisher.seal(document)
 
-
-def _parameter_set(document: ParameterDocument | None, deployment: deployments.Deployment) -> ParameterSet:
-    """Return the set in force; a document of another fingerprint is no calibration of this engine."""
-    if document is None or document.fingerprint != deployment.fingerprint:
-        return ParameterSet.identity(deployment.gamma)
-    return ParameterSet(document.form, np.array(document.temperatures), np.array(document.offsets))
-
-
-def _cost(document: ParameterDocument | None, deployment: deployments.Deployment) -> CostCurve | None:
-    """Return the curve in force; what another engine or machine took says nothing of this one."""
-    if document is None or document.fingerprint != deployment.fingerprint:
-        return None
-    return document.cost
+def _unfenced(_connection: Connection, _refresh_id: int) -> None:
+    """Write without asking: the refresh belongs to no run."""

@@ -3,7 +3,7 @@
 A row's priority depends on nothing but the row (its numbers and its arrival), so the sample is the same
 whoever offers the rows, in whatever order, and the threshold gives every kept row its exact inclusion
 probability (:mod:`calibrator.core.sample`). A threshold only ever falls: a row above it was, or would have
-been, thrown away.
+been, thrown away. Only a sample that is drawn anew (:mod:`calibrator.store.forgetting`) starts without one.
 """
 
 from __future__ import annotations
@@ -37,6 +37,12 @@ class Stratum:
         if self.threshold is None:
             return np.ones(len(priority), dtype=np.bool_)
         return priority < self.threshold
+
+    def admits_more_than(self, earlier: Stratum) -> bool:
+        """Whether rows that the state read earlier refused may enter now: the sample was drawn anew."""
+        if earlier.threshold is None:
+            return False
+        return self.threshold is None or self.threshold > earlier.threshold
 
 
 def open_stratum(

@@ -54,6 +54,12 @@ def get(connection: Connection, name: str) -> Deployment | None:
     return None if row is None else _deployment(row)
 
 
+def by_id(connection: Connection, deployment_id: int) -> Deployment | None:
+    """Return the deployment of that id, or None."""
+    row = connection.execute(select(_table).where(_table.c.id == deployment_id)).one_or_none()
+    return None if row is None else _deployment(row)
+
+
 def named(connection: Connection, names: Iterable[str]) -> dict[str, Deployment]:
     """Deployments of these names, those that exist."""
     rows = connection.execute(select(_table).where(_table.c.name.in_(sorted(set(names)))))

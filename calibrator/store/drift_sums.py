@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from sqlalchemy import Connection, delete, func, select
+from sqlalchemy import Connection, delete, select
 
 from calibrator.core.drift import COLUMNS, DriftSums
 from calibrator.store import schema
@@ -56,13 +56,3 @@ def forget(connection: Connection, deployment_id: int, keep_versions: int) -> in
     ).scalars()
     oldest = min(latest, default=0)
     return connection.execute(delete(_table).where(mine, _table.c.version < oldest)).rowcount
-
-
-def rounds(connection: Connection, deployment_id: int) -> int:
-    """Rounds that bear evidence, as far as kept: drafted at the first position."""
-    found = connection.execute(
-        select(func.sum(_table.c.drafted)).where(
-            _table.c.deployment_id == deployment_id, _table.c.position == 1
-        )
-    ).scalar_one()
-    return int(found or 0)

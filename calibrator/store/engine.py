@@ -48,18 +48,31 @@ def normalised(url: str) -> URL:
     return parsed
 
 
-def open_engine(url: str, pool_size: int = 5) -> Engine:
+def open_engine(url: str, pool_size: int = 5, wait_seconds: float | None = None) -> Engine:
     """Open a pool of connections.
 
     SQLite: WAL, foreign keys, a busy timeout, and transactions that this module begins itself (the driver
     begins them too late to serialise writers). PostgreSQL: connections are tested before use, so that a
     restarted server costs one reconnect, not one failure per pooled connection.
+
+    Parameters
+    ----------
+    url
+        See :class:`calibrator.store.store.Store`.
+    pool_size
+        Connections kept open.
+    wait_seconds
+        With it the pool has these connections and no more, and a free one is waited for this long. Without,
+        it may grow for a while.
     """
     parsed = normalised(url)
+    pool: dict[str, Any] = {"pool_size": pool_size}
+    if wait_seconds is not None:
+        pool |= {"max_overflow": 0, "pool_timeout": wait_seconds}
     if parsed.drivername == "postgresql+psycopg":
         return create_engine(
             parsed,
-            pool_size=pool_size,
+            **pool,
             pool_pre_ping=True,
             connect_args={
                 "connect_timeout": CONNECT_SECONDS,
@@ -72,7 +85,7 @@ def open_engine(url: str, pool_size: int = 5) -> Engine:
     if parsed.database in (None, "", ":memory:"):
         engine = create_engine(parsed, poolclass=StaticPool, connect_args={"check_same_thread": False})
     else:
-        engine = create_engine(parsed, pool_size=pool_size, connect_args={"timeout": LOCK_SECONDS})
+        engine = create_engine(parsed, **pool, connect_args={"timeout": LOCK_SECONDS})
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine

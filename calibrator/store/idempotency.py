@@ -43,7 +43,9 @@ def claim(connection: Connection, subject: str, key: str, request_sha256: str, n
     if taken is not None:
         return None
     row = connection.execute(
-        select(_table.c.request_sha256, _table.c.status, _table.c.headers, _table.c.body).where(_ours(subject, key))
+        select(_table.c.request_sha256, _table.c.status, _table.c.headers, _table.c.body).where(
+            _ours(subject, key)
+        )
     ).one()
     return Answer(row.request_sha256, row.status, row.headers or {}, row.body or b"")
 

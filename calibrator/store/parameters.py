@@ -14,6 +14,10 @@ from serving_adapter.contract import ParameterDocument
 
 _table = schema.parameter_versions
 
+SHADOW, CANARY, ABORTED = "shadow", "canary", "aborted"
+NOT_IN_FORCE = (SHADOW, CANARY, ABORTED)
+"""States of a version that is, or was, only on trial. Without an explicit roll-back none comes into force."""
+
 
 @dataclass(frozen=True, slots=True)
 class ParameterVersion:
@@ -75,10 +79,21 @@ def latest(connection: Connection, deployment_id: int, state: str | None = None)
     return found[0] if found else None
 
 
+def in_force(connection: Connection, deployment_id: int) -> ParameterVersion | None:
+    """Return the highest version that everybody is to run, or None: candidates do not count."""
+    found = history(connection, deployment_id, candidates=False, limit=1)
+    return found[0] if found else None
+
+
 def history(
-    connection: Connection, deployment_id: int, *, state: str | None = None, limit: int = 100
+    connection: Connection,
+    deployment_id: int,
+    *,
+    state: str | None = None,
+    candidates: bool = True,
+    limit: int = 100,
 ) -> list[ParameterVersion]:
-    """Versions, highest first."""
+    """Versions, highest first; ``candidates``: also those that are or were only on trial."""
     statement = (
         select(_table.c.document, _table.c.created_at, _table.c.state)
         .where(_table.c.deployment_id == deployment_id)
@@ -87,6 +102,8 @@ def history(
     )
     if state is not None:
         statement = statement.where(_table.c.state == state)
+    if not candidates:
+        statement = statement.where(_table.c.state.not_in(NOT_IN_FORCE))
     return [
         ParameterVersion(msgspec.convert(row.document, ParameterDocument), row.created_at, row.state)
         for row in connection.execute(statement)

@@ -9,12 +9,14 @@ from sqlalchemy import Connection, insert, select, update
 
 from calibrator.store import schema
 
+ABANDONED = "abandoned"
+
 _table = schema.refreshes
 
 
 @dataclass(frozen=True, slots=True)
 class Refresh:
-    """One attempt. ``finished`` and ``outcome`` are None while it runs (or if its service died)."""
+    """One attempt. ``finished`` and ``outcome`` are None while it runs."""
 
     id: int
     started: float
@@ -35,6 +37,15 @@ def start(connection: Connection, deployment_id: int, at: float) -> int:
     return int(made.scalar_one())
 
 
+def abandon(connection: Connection, deployment_id: int, at: float) -> int:
+    """Close what a service that died left open; return how many. Only the holder of the lease may."""
+    return connection.execute(
+        update(_table)
+        .where(_table.c.deployment_id == deployment_id, _table.c.outcome.is_(None))
+        .values(finished=at, outcome=ABANDONED, reasons=["the service that began it did not finish it"])
+    ).rowcount
+
+
 def finish(
     connection: Connection,
     refresh_id: int,
@@ -50,6 +61,14 @@ def finish(
         .where(_table.c.id == refresh_id)
         .values(finished=at, outcome=outcome, reasons=reasons, evidence=evidence, version=version)
     )
+
+
+def get(connection: Connection, refresh_id: int) -> Refresh | None:
+    """Return the refresh of that id, or None."""
+    row = connection.execute(
+        select(*(_table.c[f.name] for f in fields(Refresh))).where(_table.c.id == refresh_id)
+    ).one_or_none()
+    return None if row is None else Refresh(*row)
 
 
 def recent(connection: Connection, deployment_id: int, limit: int = 100) -> list[Refresh]:

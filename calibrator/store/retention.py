@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 from sqlalchemy import Table, delete, func, select
 
-from calibrator.store import deployments, schema
+from calibrator.store import deployments, drift_sums, runs, schema
 from calibrator.store.store import Store
 
 DAY = 86_400
 _SLICE_SECONDS = 6 * 3600
 _BATCH_ROWS = 5_000
+KEPT_VERSIONS = 8
+"""Versions whose evidence of drift is kept: only that of the one in force is looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,7 @@ class Retention:
     hour_days: float = 400.0
     dead_letter_days: float = 30.0
     refresh_days: float = 400.0
+    run_days: float = 100.0
     episode_days: float = 400.0
 
 
@@ -54,7 +57,19 @@ def apply(store: Store, now: float, keep: Retention | None = None) -> dict[str, 
         (schema.episodes, "ended_at", keep.episode_days),
     ):
         deleted[table.name] = _rows_before(store, table, column, now - table_days * DAY)
+    deleted[schema.drift_sums.name] = sum(_evidence_of_old_versions(store, owner) for owner in owners)
+    deleted[schema.runs.name] = _runs_before(store, now - keep.run_days * DAY)
     return deleted
+
+
+def _runs_before(store: Store, cut: float) -> int:
+    total = 0
+    while True:
+        with store.write() as connection:
+            gone = runs.delete_before(connection, cut, _BATCH_ROWS)
+        total += gone
+        if gone < _BATCH_ROWS:
+            return total
 
 
 def _windows_before(store: Store, table: Table, owner: int, cut: int) -> int:
@@ -67,6 +82,12 @@ def _windows_before(store: Store, table: Table, owner: int, cut: int) -> int:
                 return total
             end = min(cut, oldest + _SLICE_SECONDS)
             total += connection.execute(delete(table).where(mine, table.c.start < end)).rowcount
+
+
+def _evidence_of_old_versions(store: Store, owner: int) -> int:
+    with store.write() as connection:
+        deployments.lock(connection, [owner])
+        return drift_sums.forget(connection, owner, KEPT_VERSIONS)
 
 
 def _rows_before(store: Store, table: Table, column: str, cut: float) -> int:

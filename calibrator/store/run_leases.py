@@ -23,7 +23,7 @@ _table = schema.runs
 
 
 def claim(
-    connection: Connection, holder: str, seconds: float, now: float, run_id: int | None = None
+    connection: Connection, holder: str, seconds: float, now: float, deployment_id: int | None = None
 ) -> Run | None:
     """Take the next run: one whose service has gone before one that waits, the oldest first.
 
@@ -35,8 +35,8 @@ def claim(
         Who takes it; no two services, nor two starts of one, share a name.
     seconds
         Length of the lease.
-    run_id
-        Take this one or none.
+    deployment_id
+        Take one of this deployment or none.
 
     Raises
     ------
@@ -56,8 +56,8 @@ def claim(
         .limit(1)
         .with_for_update(skip_locked=True)
     )
-    if run_id is not None:
-        candidates = candidates.where(_table.c.id == run_id)
+    if deployment_id is not None:
+        candidates = candidates.where(_table.c.deployment_id == deployment_id)
     while True:
         found = connection.execute(candidates).one_or_none()
         if found is None:

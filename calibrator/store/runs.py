@@ -231,4 +231,5 @@ def _fresh(deployment_id: int, trigger: str, dry_run: bool, tick: int | None, no
 
 
 def run_of(row: Row[Any]) -> Run:
+    """Make a run of a row of :data:`COLUMNS`."""
     return Run(**row._mapping)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, select, update
 
 from calibrator.store import schema
 from calibrator.store.errors import StaleReadError
+from calibrator.store.upsert import insert_into
 
 _table = schema.schedules
 
@@ -49,8 +50,6 @@ def put(connection: Connection, deployment_id: int, schedule: Schedule, *, revis
     ------
     StaleReadError
         Somebody else has changed it since it was read.
-    DataRefusedError
-        When the transaction ends: somebody else has set a first one at the same moment.
     """
     values = {
         "interval_seconds": schedule.interval_seconds,
@@ -59,12 +58,18 @@ def put(connection: Connection, deployment_id: int, schedule: Schedule, *, revis
         "since": schedule.since,
         "revision": revision + 1,
     }
-    if revision == 0 and deployment_id not in every(connection, deployment_id):
-        connection.execute(insert(_table).values(deployment_id=deployment_id, **values))
-    elif not connection.execute(
-        update(_table)
-        .where(_table.c.deployment_id == deployment_id, _table.c.revision == revision)
-        .values(**values)
-    ).rowcount:
+    if revision == 0:
+        changed = connection.execute(
+            insert_into(connection.dialect.name, _table)
+            .values(deployment_id=deployment_id, **values)
+            .on_conflict_do_nothing(index_elements=["deployment_id"])
+        ).rowcount
+    else:
+        changed = connection.execute(
+            update(_table)
+            .where(_table.c.deployment_id == deployment_id, _table.c.revision == revision)
+            .values(**values)
+        ).rowcount
+    if not changed:
         raise StaleReadError("the schedule has changed since it was read")
     return get(connection, deployment_id)

@@ -35,6 +35,9 @@ class Store:
         ``sqlite:///relative.db``, ``sqlite:////absolute.db`` or ``postgresql://user:password@host/name``.
     pool_size
         Connections kept open.
+    wait_seconds
+        With it there are never more, and a free one is waited for this long; without, there may be a few more
+        for a while.
 
     Raises
     ------
@@ -42,8 +45,8 @@ class Store:
         When the URL cannot be used. Opening connects to nothing.
     """
 
-    def __init__(self, url: str, pool_size: int = 5) -> None:
-        self.engine = open_engine(url, pool_size)
+    def __init__(self, url: str, pool_size: int = 5, wait_seconds: float | None = None) -> None:
+        self.engine = open_engine(url, pool_size, wait_seconds)
         self._in_memory = self.engine.url.database in (None, "", ":memory:")
         self._one_connection = threading.RLock()
 

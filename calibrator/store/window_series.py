@@ -36,7 +36,7 @@ class WindowSeries:
     """Sums per point and position.
 
     ``starts`` has shape ``[points]`` (seconds since 1970), ``scalars`` ``[points, gamma, len(SCALARS)]`` and
-    ``bins`` ``[points, gamma, len(BIN_SUMS), WINDOW_BINS]``, as in :class:`calibrator.core.windows.WindowSums`.
+    ``bins`` ``[points, gamma, len(BIN_SUMS), WINDOW_BINS]``, as in ``WindowSums``.
     """
 
     starts: Integers
@@ -82,8 +82,8 @@ def series(
     deployment_id, gamma
         The deployment.
     start, end, step
-        Seconds since 1970, ``start`` and ``end`` multiples of ``step``. Whole hours are answered by the hourly
-        tables.
+        Seconds since 1970, ``start`` and ``end`` multiples of ``step``. Whole hours are answered by the
+        hourly tables.
     raw
         Under the identity instead of the parameters in force.
     segment, sampling
@@ -152,17 +152,17 @@ def _put(found: WindowSeries, point: int, index: int, sums: Integers) -> None:
 def _fetch(
     connection: Connection,
     keys: list[ColumnElement[Any]],
-    totals: list[ColumnElement[Any]],
+    totals: Sequence[ColumnElement[Any]],
     where: list[ColumnElement[bool]],
 ) -> tuple[list[tuple[Any, ...]], Integers]:
     """Keys of every group and its sums, shape ``[groups, len(SUM_COLUMNS)]``."""
-    groups = [literal_column(str(number)) for number in range(1, len(keys) + 1)]
+    groups: list[ColumnElement[Any]] = [literal_column(str(number)) for number in range(1, len(keys) + 1)]
     if connection.dialect.name == "sqlite":
         rows = connection.execute(select(*keys, *totals).where(*where).group_by(*keys)).all()
         values = np.array([row[len(keys) :] for row in rows], dtype=np.int64)
         return [tuple(row[: len(keys)]) for row in rows], values.reshape(len(rows), len(totals))
     connection.execute(text(f"SET LOCAL work_mem = '{_SORT_MEMORY}'"))
-    # Over a hundred numbers of eight bytes in one value: making a Python int of each takes as long as the sums.
+    # Over a hundred numbers in one value: making a Python int of each takes as long as adding them up.
     packed: ColumnElement[Any] = func.int8send(totals[0], type_=LargeBinary)
     for each in totals[1:]:
         packed = packed.op("||")(func.int8send(each, type_=LargeBinary))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-SamplingBucket = Literal["greedy", "low", "mid", "high"]
-SAMPLING_BUCKETS: tuple[SamplingBucket, ...] = ("greedy", "low", "mid", "high")
+SAMPLING_BUCKETS = ("greedy", "low", "mid", "high")
 """Temperature 0, (0, 0.5], (0.5, 1], above 1."""
 
 _UPPER_EDGES = np.array([0.0, 0.5, 1.0])

@@ -7,7 +7,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -21,7 +20,7 @@ from serving_adapter.contract.parameters import encode_document
 from serving_adapter.parameter_stores import scripts
 from serving_adapter.parameter_stores.subscription import Subscription
 from serving_adapter.parameter_stores.urls import connect
-from serving_adapter.ports import ReplicaReport, TransportError, VersionConflictError
+from serving_adapter.ports import Candidate, ReplicaReport, TransportError, VersionConflictError
 from serving_adapter.settings import mask_url
 
 log = logging.getLogger(__name__)
@@ -29,14 +28,6 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 _ATTEMPTS = 2  # a pooled connection that the server closed fails once
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A document on trial, and the part of the replicas that takes it, in (0, 1]."""
-
-    document: bytes
-    share: float
 
 
 class _StoredReport(msgspec.Struct, frozen=True):

@@ -56,6 +56,7 @@ class Rig:
             "refresh_seconds": 1.0,
             "poll_seconds": 0.5,
             "kafka_partitions": 4,
+            "listen_port": 0,
             **(settings or {}),
         }
         own = {f"DSPARK_{name.upper()}": str(value) for name, value in given.items()}

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrator.core.drift.rules import PROCESSES, STAKES, DriftRules
-from calibrator.core.imputation import imputed_labels
-from calibrator.core.labels import EndOfSequence, drafted, included, prefix_labels
+from calibrator.core.labels import EndOfSequence, drafted_length
 from calibrator.core.windows import UNIT
 from serving_adapter.contract import Rounds
 
@@ -113,7 +112,7 @@ class DriftSums:
         """Log evidence of calibration drift, shape ``[gamma, PROCESSES]``."""
         return self.values[:, _EVIDENCE] / UNIT
 
-    def acceptance_evidence(self, reference: ArrayLike, tolerance: float) -> Float:
+    def acceptance_evidence(self, reference: ArrayLike, tolerance: ArrayLike) -> Float:
         """Log evidence that acceptance lies above or below its reference, ``[gamma, PROCESSES]``.
 
         Parameters
@@ -121,7 +120,7 @@ class DriftSums:
         reference
             Acceptance of every position when it was as it should be, shape ``[gamma]``; NaN: none known.
         tolerance
-            Distance from it that is no drift.
+            Distance from it that is no drift, one for all or shape ``[gamma]``.
 
         Notes
         -----
@@ -134,10 +133,11 @@ class DriftSums:
         n = self.drafted.astype(np.float64)[:, None]
         total = (self.values[:, 3] / UNIT)[:, None]
         level = np.asarray(reference, dtype=np.float64)[:, None]
+        margin = np.asarray(tolerance, dtype=np.float64).reshape(-1, 1)
         stakes = 2.0 * np.array(STAKES)  # the variance bound is 1/4: stakes as for twice the distance
         charge = n * stakes**2 / 8.0
-        above = stakes * (total - n * (level + tolerance)) - charge
-        below = stakes * (n * (level - tolerance) - total) - charge
+        above = stakes * (total - n * (level + margin)) - charge
+        below = stakes * (n * (level - margin) - total) - charge
         evidence = np.concatenate([above, below], axis=1)
         return np.where(np.isfinite(evidence), evidence, 0.0)
 
@@ -189,7 +189,7 @@ def fold_drift(
 
 
 # Rows whose temporary arrays fit a core's cache together.
-_CHUNK_ROWS = 8192
+_CHUNK_ROWS = 16384
 
 
 def _add_chunk(
@@ -200,33 +200,62 @@ def _add_chunk(
     counts: Integers,
     values: Integers,
 ) -> None:
-    """Count rows by prediction level and by state: no label, rejected, accepted. In place."""
+    """Count rows by prediction level and by state: no label, rejected, accepted. In place.
+
+    One position after another, in the narrowest integers that hold it: a collector does this for every row.
+    """
     count = len(counts)
-    labels = prefix_labels(rounds)
-    inside, seen = drafted(rounds, end_of_sequence), included(rounds, end_of_sequence)
-    state = seen * (labels + np.uint8(1))
-    first = None if owner is None else owner * (3 * LEVELS)
+    size = count * 3 * LEVELS
+    narrow: type[np.signedinteger[Any]] = np.int32 if size < 2**31 else np.int64
+    first = None if owner is None else (owner * (3 * LEVELS)).astype(narrow)
+    ends = drafted_length(rounds, end_of_sequence)
+    whole = bool((ends >= rounds.gamma).all())
+    rows = len(rounds) if owner is None else np.bincount(owner, minlength=count)
     for k in range(rounds.gamma):
-        code = np.ascontiguousarray(predicted[:, k]) * LEVELS
-        code = np.minimum(code.astype(np.int64), LEVELS - 1)
-        code += state[:, k] * np.int64(LEVELS)
+        code: NDArray[Any] = (predicted[:, k] * LEVELS).astype(narrow)
+        if code.max() >= LEVELS:
+            np.minimum(code, LEVELS - 1, out=code)
+        seen = rounds.verified > k
+        if not whole:
+            seen &= ends > k
+        state = seen.view(np.uint8) + (seen & (rounds.resolved_accepted > k)).view(np.uint8)
+        code += np.multiply(state, LEVELS, dtype=narrow)
         if first is not None:
             code += first
-        counts[:, k] += np.bincount(code, minlength=count * 3 * LEVELS).reshape(count, -1)
-        mine = inside[:, k]
-        values[:, k, 2] += mine.sum() if owner is None else np.bincount(owner[mine], minlength=count)
-    trimmed = np.flatnonzero((rounds.verified < rounds.gamma) & (rounds.accepted == rounds.verified))
+        counts[:, k] += np.bincount(code, minlength=size).reshape(count, -1)
+        if whole:
+            values[:, k, 2] += rows
+        elif owner is None:
+            values[0, k, 2] += np.count_nonzero(ends > k)
+        else:
+            values[:, k, 2] += np.bincount(owner[ends > k], minlength=count)
+    _add_expected(rounds, predicted, owner, ends, values)
+
+
+def _add_expected(
+    rounds: Rounds, predicted: Float, owner: Integers | None, ends: Integers, values: Integers
+) -> None:
+    """Add the expected label behind a verified part that was accepted as a whole. In place.
+
+    ``a_k / a_v`` of :func:`calibrator.core.imputation.imputed_labels`; behind a rejection it is 0.
+    """
+    verified = rounds.verified
+    trimmed = np.flatnonzero((verified < np.minimum(ends, rounds.gamma)) & (rounds.accepted == verified))
     if not len(trimmed):
         return
-    # Behind a verified part that was accepted as a whole; behind a rejection the expectation is 0.
-    expected = imputed_labels(rounds.take(trimmed), predicted[trimmed])
-    fixed = np.rint(expected * (inside & ~seen)[trimmed] * UNIT)
+    length, ends = verified[trimmed], ends[trimmed]
+    last = np.where(length > 0, predicted[trimmed, np.maximum(length, 1) - 1], 1.0)
+    last[last <= 0.0] = np.inf  # nothing is expected behind what cannot be accepted
+    mine = None if owner is None else owner[trimmed]
     for k in range(rounds.gamma):
-        if owner is None:
-            values[0, k, 3] += int(fixed[:, k].sum())
+        fixed = predicted[trimmed, k] / last
+        fixed *= UNIT
+        np.rint(fixed, out=fixed)
+        fixed *= (length <= k) & (ends > k)
+        if mine is None:
+            values[0, k, 3] += int(fixed.sum())
         else:
-            sums = np.bincount(owner[trimmed], weights=fixed[:, k], minlength=count)
-            values[:, k, 3] += sums.astype(np.int64)
+            values[:, k, 3] += np.bincount(mine, weights=fixed, minlength=len(values)).astype(np.int64)
 
 
 def bet_index(predicted: ArrayLike, labels: ArrayLike) -> Integers:

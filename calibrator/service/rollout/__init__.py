@@ -1,1 +1,1 @@
-"""Rollouts: shadow, canary, all, with evidence."""
+"""Safe rollout: shadow, canary, all; promoted by evidence, taken back by itself."""

@@ -21,7 +21,11 @@ IfMatch = Annotated[
 ]
 IfNoneMatch = Annotated[
     str | None,
-    Header(alias="If-None-Match", max_length=1024, description="ETag that the caller has; 304 when it still holds."),
+    Header(
+        alias="If-None-Match",
+        max_length=1024,
+        description="ETag that the caller has; 304 when it still holds.",
+    ),
 ]
 
 

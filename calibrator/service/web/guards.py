@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from calibrator.service.web.problems import Problem, problem_response
+from calibrator.service.web.problems import Problem
 
 MAX_BODY_BYTES = 1024 * 1024
 """A parameter document has at most 256 KiB; a table of step times of a foreign format a little more."""
@@ -21,7 +21,8 @@ ESCAPED_SLASH = "\x1f"
 
 _HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-inline'; img-src 'self' data:; "
+        "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-inline'; "
+        "img-src 'self' data:; "
         "font-src 'self'; connect-src 'self'; manifest-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
@@ -82,12 +83,8 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        try:
-            self._check(scope)
-        except Problem as problem:
-            await problem_response(scope["path"], problem)(scope, receive, send)
-            return
-        await self._limited(_keep_slashes(scope), receive, send)
+        self._check(scope)
+        await self._app(_keep_slashes(scope), self._limited(receive), send)
 
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
@@ -109,10 +106,9 @@ class Guard:
         if has_body and media != "application/json" and not media.endswith("+json"):
             raise Problem(f"got Content-Type {media[:60]!r}, expected application/json", status=415)
 
-    async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def _limited(self, receive: Receive) -> Receive:
         """Stop reading a body of unknown length where it gets too long."""
         received = 0
-        started = False
 
         async def receive_limited() -> Message:
             nonlocal received
@@ -122,17 +118,7 @@ class Guard:
                 raise Problem(f"expected a body of at most {self._max} bytes", status=413)
             return message
 
-        async def send_noted(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
-        try:
-            await self._app(scope, receive_limited, send_noted)
-        except Problem as problem:
-            if started:
-                raise
-            await problem_response(scope["path"], problem)(scope, receive, send)
+        return receive_limited
 
 
 def _host_name(host: str) -> str:

@@ -34,7 +34,9 @@ class Page(BaseModel, Generic[Item]):
     """Some items of a list, and how to get the next ones."""
 
     items: list[Item]
-    next_cursor: str | None = Field(default=None, description="Cursor of the next page; null on the last one.")
+    next_cursor: str | None = Field(
+        default=None, description="Cursor of the next page; null on the last one."
+    )
 
 
 def encode_cursor(*keys: Key) -> str:

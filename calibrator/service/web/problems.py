@@ -50,7 +50,7 @@ TITLES = {
 }
 
 
-class Problem(Exception):
+class Problem(Exception):  # noqa: N818 - the word of RFC 9457
     """An answer that is no success.
 
     Parameters
@@ -246,7 +246,9 @@ def install(app: FastAPI) -> None:
     def handle(request: Request, error: Exception) -> Response:
         problem = as_problem(error)
         if problem.status >= 500:
-            log.warning("request_failed path=%r status=%d reason=%r", request.url.path, problem.status, str(error))
+            log.warning(
+                "request_failed path=%r status=%d reason=%r", request.url.path, problem.status, str(error)
+            )
         return problem_response(request.url.path, problem)
 
     for kind in HANDLED:

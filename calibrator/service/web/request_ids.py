@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 import uuid
-from contextvars import ContextVar
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from structlog.contextvars import bound_contextvars
 
 HEADER = "X-Request-ID"
 _USABLE = re.compile(r"[A-Za-z0-9._:-]{1,64}")
-
-current_request_id: ContextVar[str] = ContextVar("request_id", default="")
-"""Id of the request that is being answered, empty outside of one."""
 
 
 class RequestIds:
@@ -37,8 +34,5 @@ class RequestIds:
                 MutableHeaders(scope=message)[HEADER] = request_id
             await send(message)
 
-        token = current_request_id.set(request_id)
-        try:
+        with bound_contextvars(request_id=request_id):
             await self._app(scope, receive, send_with_id)
-        finally:
-            current_request_id.reset(token)

@@ -104,7 +104,11 @@ ToQuery = Annotated[
 ]
 StepQuery = Annotated[
     float | None,
-    Query(gt=0, le=366 * 86400.0, description="Seconds per point; chosen to give at most 200 points when left out."),
+    Query(
+        gt=0,
+        le=366 * 86400.0,
+        description="Seconds per point; chosen to give at most 200 points when left out.",
+    ),
 ]
 
 
@@ -144,7 +148,9 @@ def _parameter(name: str, text: str) -> float:
     try:
         return parse_time(text)
     except ValueError as error:
-        raise Invalid(f"{name}: {error}", errors=[{"pointer": f"query/{name}", "detail": str(error)}]) from error
+        raise Invalid(
+            f"{name}: {error}", errors=[{"pointer": f"query/{name}", "detail": str(error)}]
+        ) from error
 
 
 def _parse_text(text: str) -> float:

@@ -1,0 +1,42 @@
+"""Counts requests by route for the metrics page."""
+
+from __future__ import annotations
+
+import time
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from calibrator.service.web.metrics import RequestCounter
+
+OTHER = "other"
+
+
+class RequestCounts:
+    """Middleware next to the routes: what a request was about is known after it was answered."""
+
+    def __init__(self, app: ASGIApp, counter: RequestCounter) -> None:
+        self._app = app
+        self._counter = counter
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, status = time.monotonic(), 500
+
+        async def send_noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_noted)
+        finally:
+            route = getattr(scope.get("route"), "path", OTHER)
+            self._counter.add(_method(scope["method"]), route, status, time.monotonic() - began)
+
+
+def _method(method: str) -> str:
+    return method if method in ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS") else OTHER

@@ -1,0 +1,43 @@
+// Drift episodes: what changed, since when, and what usually helps.
+
+import { h } from "../ui/dom.js";
+import { badge } from "../ui/badge.js";
+import { panel, segmented } from "../ui/panel.js";
+import { Table } from "../ui/table.js";
+import { deploymentPath, list } from "../api.js";
+import { now } from "../clock.js";
+import * as f from "../format.js";
+import { TERMS } from "../glossary.js";
+import { choose } from "../router.js";
+
+const WAYS = { above: "above", below: "below", slower: "slower", faster: "faster" };
+
+function where(e) {
+  return [e.segment && `segment ${e.segment}`, e.position && `position ${e.position}`, f.isNumber(e.load_regime) && `${e.load_regime} requests`, f.isNumber(e.context_bucket) && `context ${f.count(e.context_bucket)}`].filter(Boolean).join(", ") || "whole deployment";
+}
+
+const gap = (e) => (f.isNumber(e.gap) ? (e.kind === "cost" ? f.change(e.gap) : f.signed(e.gap)) : "");
+
+const COLUMNS = [
+  { key: "kind", label: "Kind", sort: (e) => e.kind, cell: (e) => badge(e.kind, null, `${e.kind} drift`) },
+  { key: "state", label: "State", live: true, sort: (e) => (e.ended_at ? 1 : 0), cell: (e) => [badge(e.ended_at ? "closed" : "open"),
+    h("span", { class: "sub nowrap", title: `started ${f.fullTime(e.started_at)}, alarm ${f.fullTime(e.alarmed_at)}${e.ended_at ? `, ended ${f.fullTime(e.ended_at)}` : ""}` },
+      e.ended_at ? `${f.time(e.started_at, now())} to ${f.time(e.ended_at, now())}` : `since ${f.time(e.started_at, now())}`)] },
+  { key: "where", label: "Where", cell: where },
+  { key: "summary", label: "What happened", wrap: true, cell: (e) => [e.summary, h("span", { class: "sub" }, [gap(e) && `${gap(e)}`, WAYS[e.direction], f.isNumber(e.version) && `under v${e.version}`].filter(Boolean).join(", "))] },
+  { key: "remedy", label: "Remedy", about: TERMS.remedy[1], wrap: true, cell: (e) => e.remedy },
+];
+
+export function driftPanel(name, view) {
+  const table = new Table({ columns: COLUMNS, key: (e) => e.id, caption: "Drift episodes", sort: { key: "state", dir: "asc" }, empty: () => (view().drift === "open" ? "No open episode." : "No episode yet: nothing has drifted.") });
+  const tools = segmented("Episodes", [["all", "All"], ["open", "Open"]], view().drift, (drift) => choose({ drift: drift === "all" ? null : drift }));
+  const made = panel({
+    title: "Drift episodes", id: "drift", tools, flush: true, live: true,
+    load: (signal) => list(`${deploymentPath(name)}/drift`, { state: view().drift }, 200, signal),
+    draw: (body, items) => {
+      if (!body.firstChild) body.append(table.el);
+      table.update(items);
+    },
+  });
+  return { ...made, table };
+}

@@ -1,0 +1,101 @@
+"""Arrays of window sums are the window sums, on both databases, for one deployment and for all."""
+
+import pytest
+
+from calibrator.core.windows import WindowSums
+from calibrator.store import deployments, schema, window_series, windows
+from calibrator.store.windows import HOUR, Cell
+from tests.ingest_support import GAMMA, expected_sums, make_rounds
+
+pytest_plugins = ["tests.store_fixtures"]
+
+START = 1_700_000_000 // HOUR * HOUR
+
+
+@pytest.fixture
+def prod(store):
+    with store.write() as connection:
+        made = deployments.register(connection, "prod", GAMMA, "f", 0.0)
+        ids = deployments.add_segments(connection, made.id, ["chat", "code"])
+        other = deployments.register(connection, "other", 3, "f", 0.0)
+        other_ids = deployments.add_segments(connection, other.id, ["chat"])
+        for hour in range(3):
+            for minute in (0, 60, 1800):
+                for segment, sampling in (("chat", "greedy"), ("chat", "mid"), ("code", "mid")):
+                    seed = hash((hour, minute, segment == "chat", sampling == "mid")) % 1000
+                    sums = expected_sums(make_rounds(20, seed=seed))
+                    cell = Cell(START + hour * HOUR + minute, ids[segment], sampling, sums)
+                    windows.add(connection, made.id, [cell], raw=True)
+        lone = expected_sums(make_rounds(9, gamma=3))
+        windows.add(connection, other.id, [Cell(START, other_ids["chat"], "mid", lone)], raw=True)
+    return made
+
+
+@pytest.mark.parametrize("step", [60, 1800, HOUR, 3 * HOUR])
+@pytest.mark.parametrize(
+    "options", [{}, {"segment": "chat"}, {"sampling": "mid"}, {"segment": "code", "sampling": "mid"}]
+)
+def test_a_series_is_the_query_point_by_point(store, prod, step, options):
+    end = START + 6 * HOUR
+    first = START // step * step
+    with store.read() as connection:
+        found = window_series.series(
+            connection, prod.id, GAMMA, first, end // step * step, step, raw=True, **options
+        )
+        points = windows.query(
+            connection, prod.id, GAMMA, first, end // step * step, step, raw=True, **options
+        )
+    assert found.starts.tolist() == list(range(first, end // step * step, step))
+    by_start = {point.start: point.sums for point in points}
+    for i, start in enumerate(found.starts.tolist()):
+        assert found.at(i) == by_start.get(start, WindowSums.zeros(GAMMA))
+    assert found.scalars.sum() > 0
+
+
+def test_nothing_in_force_is_all_zeros(store, prod):
+    with store.read() as connection:
+        found = window_series.series(connection, prod.id, GAMMA, START, START + HOUR, 60)
+    assert len(found) == 60
+    assert not found.scalars.any()
+    assert not found.bins.any()
+
+
+def test_a_segment_of_that_name_in_another_deployment_does_not_count(store, prod):
+    with store.read() as connection:
+        found = window_series.series(
+            connection, prod.id, GAMMA, START, START + HOUR, HOUR, raw=True, segment="nobody"
+        )
+    assert not found.scalars.any()
+
+
+def test_all_deployments_come_by_one_query(store, prod):
+    with store.read() as connection:
+        known = {d.id: d.gamma for d in deployments.every(connection)}
+        found = window_series.of_deployments(connection, known, START, START + 3 * HOUR, raw=True)
+        expected = {
+            d: windows.query(connection, d, gamma, START, START + 3 * HOUR, raw=True)[0].sums
+            for d, gamma in known.items()
+        }
+    assert found == expected
+
+
+def test_pooled_hours_are_the_hours_of_all_segments_and_buckets(store, prod):
+    with store.read() as connection:
+        by_segment = windows.query(
+            connection,
+            prod.id,
+            GAMMA,
+            START,
+            START + 3 * HOUR,
+            HOUR,
+            raw=True,
+            by_segment=True,
+            by_sampling=True,
+        )
+        pooled = windows.query(connection, prod.id, GAMMA, START, START + 3 * HOUR, HOUR, raw=True)
+        rows = connection.execute(schema.raw_pooled_hours.select()).all()
+    assert len(rows) == 3 * GAMMA + 3
+    for point in pooled:
+        parts = [each.sums for each in by_segment if each.start == point.start]
+        assert len(parts) == 3
+        assert sum(parts[1:], parts[0]) == point.sums
