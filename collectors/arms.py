@@ -43,8 +43,8 @@ def fold_arms(plan: DeploymentPlan, end_of_sequence: EndOfSequence) -> dict[str,
                 end_of_sequence,
             )
             arms[arm] = arms.get(arm, ArmSums.zeros()) + sums
-    cost = _reference(trial)
-    if trial.stage == CANARY and cost is not None:
+    if trial.stage == CANARY:
+        cost = _reference(trial)
         for steps in plan.steps:
             if not _counts(steps, trial):
                 continue
@@ -90,13 +90,15 @@ def _reference(trial: Trial) -> StepCost | None:
     return of_control or StepCost.from_curve(trial.candidate.cost)
 
 
-def _fold_steps(fresh: FreshSteps, cost: StepCost, gamma: int) -> ArmSums:
+def _fold_steps(fresh: FreshSteps, cost: StepCost | None, gamma: int) -> ArmSums:
     """Relate steps to what their requests would take if everything were verified.
 
     That takes the load out, which is not the candidate's doing, and leaves in how much it verifies, which is.
+    Without any curve plain seconds are compared: then both arms should be loaded alike.
     """
     steps = fresh.steps
     full = np.maximum(steps.requests.astype(np.float64), 1.0) * (1 + gamma)
+    reference = np.ones(len(steps)) if cost is None else cost.seconds(full)
     seed = int.from_bytes(hashlib.sha256("\0".join(fresh.key).encode()).digest()[:8], "little")
     keys = np.uint64(seed) + (fresh.numbers // STEP_BLOCK).astype(np.uint64)
-    return fold_steps(steps.step_seconds, cost.seconds(full), keys)
+    return fold_steps(steps.step_seconds, reference, keys)

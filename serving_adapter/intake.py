@@ -82,6 +82,7 @@ class RoundIntake:
         v = np.full(rows, most) if verified is None else _lengths("verified", verified, rows)
         s = v if scheduled is None else _lengths("scheduled", scheduled, rows)
         if np.count_nonzero(v < n):
+            _fail("accepted", n, n > most, f"at most gamma = {self.gamma}")
             _fail("accepted", n, n > v, "at most verified")
         # What is left of the bytes without those of a length: half the price of comparing in NumPy.
         if (v.tobytes() + s.tobytes()).translate(None, self._possible):

@@ -3,6 +3,7 @@
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import redis
 from sqlalchemy import make_url
 
+from calibrator.store import Store
 from serving_adapter.parameter_stores.embedded import EmbeddedParameterStore
 from tests.web_support import Service, open_service
 from tools.servers import ExistingServer, KafkaServer, PostgresServer, RedisServer, from_environment
@@ -78,9 +80,20 @@ def valkey() -> Iterator[EmbeddedParameterStore]:
     store.close()
 
 
+@pytest.fixture(scope="session")
+def migrated_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite file with all tables and no rows, to copy: migrating takes longer than most tests."""
+    path = tmp_path_factory.mktemp("migrated") / "store.db"
+    store = Store(f"sqlite:///{path}")
+    store.migrate()
+    store.close()
+    return path
+
+
 @pytest.fixture
-def service(tmp_path: Path, valkey: EmbeddedParameterStore) -> Iterator[Service]:
+def service(tmp_path: Path, valkey: EmbeddedParameterStore, migrated_database: Path) -> Iterator[Service]:
     """The application over an empty store (``service.fill()`` replays traffic into it)."""
+    shutil.copy(migrated_database, tmp_path / "store.db")
     with open_service(f"sqlite:///{tmp_path / 'store.db'}", valkey, tmp_path) as opened:
         yield opened
 

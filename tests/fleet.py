@@ -66,7 +66,7 @@ class Fleet:
             for name, each in settings.items()
         }
         self.engines = {
-            name: ReplayEngine(adapter, concurrency=16, seed=i)
+            name: ReplayEngine(adapter, concurrency=4, seed=i)
             for i, (name, adapter) in enumerate(self.adapters.items())
         }
         self.sidecars = [

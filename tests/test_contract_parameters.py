@@ -15,6 +15,7 @@ from serving_adapter.contract import (
     CostCurve,
     Evidence,
     ParameterDocument,
+    SegmentParameters,
     decode_document,
     encode_document,
     seal,
@@ -83,6 +84,13 @@ def documents(draw: st.DrawFn) -> ParameterDocument:
         explore=draw(FRACTIONS),
         share=draw(st.floats(1e-9, 1.0)),
         evidence=draw(st.none() | EVIDENCE),
+        segments=draw(st.just([]) | st.just([_segment_set(gamma)])),
+    )
+
+
+def _segment_set(gamma: int) -> SegmentParameters:
+    return SegmentParameters(
+        segment="code", sampling="*", form="temperature", temperatures=[2.0] * gamma, offsets=[0.0] * gamma
     )
 
 

@@ -96,3 +96,13 @@ def test_nobody_borrows_where_nobody_has_enough() -> None:
     rounds = recorded("typical").take(slice(0, 200))
     gates = gate_likelihood(prefix_labels(rounds), at_risk(rounds), np.ones(200), RULES, shared=True)
     assert not any(g.allowed for g in gates)
+
+
+def test_behind_a_position_that_is_always_rejected_nothing_is_censored() -> None:
+    accepted = np.arange(2000) % 2  # position 2 is always rejected, so position 3 is never at risk
+    rounds = Rounds.build(np.zeros((2000, 3)), accepted)
+    gates = gate_likelihood(
+        prefix_labels(rounds), at_risk(rounds), np.ones(len(rounds)), RULES, verified=included(rounds)
+    )
+    assert [g.status for g in gates] == ["ok", "degenerate", "degenerate"]
+    assert gates[2].reasons == ("never at risk: a position before it is always rejected",)

@@ -1,5 +1,7 @@
 """Evidence of drift, step costs and the throughput ledger: added once, whatever is delivered how often."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,14 @@ from calibrator.core.cost import DriftCells
 from calibrator.core.drift import DriftSums
 from calibrator.core.survival import survival
 from calibrator.core.throughput_ledger import LedgerEntry, fold_ledger
-from calibrator.store import FencedError, cost_drift, deployments, drift_sums, ledger_sums, parameters
+from calibrator.store import (
+    StoreUnavailableError,
+    cost_drift,
+    deployments,
+    drift_sums,
+    ledger_sums,
+    parameters,
+)
 from collectors import committing
 from collectors.options import PipelineOptions
 from collectors.pipeline import IngestPipeline
@@ -148,28 +157,26 @@ def test_rounds_and_steps_sent_again_in_other_messages_count_once(store, pipelin
     assert np.sum(sums, axis=0).tolist() == np.sum(joined, axis=0).tolist()
 
 
-def test_two_collectors_in_any_order_give_the_same(store):
-    rounds, other = make_rounds(200), make_rounds(200, seed=1)
-    steps, more = steps_of(rounds), steps_of(other, seed=1)
-    one, two = pipeline_of(store), pipeline_of(store)
-    first = messages_of(rounds, steps, 8)
-    second = [
-        message(batch_of(other, more, i, i + 8, replica="pod-2"), offset, partition=1)
-        for offset, i in enumerate(range(0, 40, 8))
-    ]
-    for mine, theirs in zip(first, reversed(second), strict=True):
-        two.ingest([theirs]) if theirs.offset == 4 else None
-        one.ingest([mine])
-    for each in second:
-        two.rewind(each.topic, 1, each.offset)
-        two.ingest([each])
-    both = [a + b for a, b in zip([DriftSums(np.array(v)) for v in expected(rounds, steps)[0].values()],
-                                  [DriftSums(np.array(v)) for v in expected(other, more)[0].values()],
-                                  strict=True)]  # fmt: skip
-    evidence, ledgers, *_ = stored(store)
-    assert list(evidence.values()) == [each.values.tolist() for each in both]
-    whole = fold_ledger([LedgerEntry(rounds, steps), LedgerEntry(other, more)])
+def test_two_collectors_at_once_give_the_same(store):
+    halves = [(make_rounds(200, seed=seed), f"pod-{seed}") for seed in (0, 1)]
+    steps = [steps_of(rounds, seed=seed) for seed, (rounds, _) in enumerate(halves)]
+
+    def collect(partition):
+        rounds, replica = halves[partition]
+        pipeline = pipeline_of(store)
+        for offset, first in enumerate(range(0, 40, 8)):
+            batch = batch_of(rounds, steps[partition], first, first + 8, replica=replica)
+            pipeline.ingest([message(batch, offset, partition=partition)])
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(collect, (0, 1)))
+    both = [expected(rounds, own)[0][0, "default"] for (rounds, _), own in zip(halves, steps, strict=True)]
+    evidence, ledgers, costs, _ = stored(store)
+    assert evidence == {(0, "default"): np.sum(both, axis=0).tolist()}
+    whole = fold_ledger([LedgerEntry(rounds, own) for (rounds, _), own in zip(halves, steps, strict=True)])
     assert ledgers[WINDOW] == (whole.loads.tolist(), whole.sums.tolist())
+    cells = DriftCells.fold(Steps.concatenate(steps), 0)
+    assert costs == (cells.keys.tolist(), cells.sums.tolist())
 
 
 def test_a_commit_that_fails_leaves_nothing(store, pipeline, monkeypatch):
@@ -180,11 +187,11 @@ def test_a_commit_that_fails_leaves_nothing(store, pipeline, monkeypatch):
     before = stored(store)
 
     def broken(*_):
-        raise FencedError("taken over")
+        raise StoreUnavailableError("taken over")
 
     with monkeypatch.context() as patched:
         patched.setattr(committing.dead_letters, "append", broken)
-        with pytest.raises(FencedError):
+        with pytest.raises(StoreUnavailableError):
             pipeline.ingest(messages[1:])
     assert stored(store) == before
     pipeline.ingest(messages[1:])

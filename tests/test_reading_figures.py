@@ -63,7 +63,7 @@ def stacked():
     return named, figures
 
 
-@pytest.mark.parametrize("ours, theirs", SAME.items())
+@pytest.mark.parametrize(("ours", "theirs"), SAME.items())
 def test_every_figure_is_that_of_the_core(stacked, ours, theirs):
     named, figures = stacked
     for point, (name, sums) in enumerate(named.items()):

@@ -1,4 +1,4 @@
-"""Reliability diagrams: the bins of the core, with intervals and bands that a statistics library agrees with."""
+"""Reliability diagrams: the bins of the core, intervals and bands as a statistics library has them."""
 
 import numpy as np
 import pytest
@@ -6,11 +6,11 @@ from scipy.stats import binomtest
 
 from calibrator.core.windows import WindowSums
 from calibrator.service.reading.reliability import EDGES, consistency_band, diagrams, wilson
-from tests.reading_fixtures import raw_sums
+from tests.reading_rows import raw_sums
 from tests.recorded import recorded
 
 
-@pytest.mark.parametrize("count, total", [(0, 10), (3, 10), (10, 10), (512, 1000)])
+@pytest.mark.parametrize(("count", "total"), [(0, 10), (3, 10), (10, 10), (512, 1000)])
 def test_the_interval_is_wilsons(count, total):
     low, high = wilson(np.array([count / total]), np.array([float(total)]))
     expected = binomtest(count, total).proportion_ci(method="wilson")

@@ -265,3 +265,44 @@ def dataclasses_replace(document, **changes):
     import msgspec
 
     return msgspec.structs.replace(document, digest="", signature="", **changes)
+
+
+def test_what_a_service_that_died_left_open_is_closed_by_the_next(place: Place) -> None:
+    place.ingest(recorded("typical").take(slice(0, 6000)))
+    with place.store.write() as connection:
+        known = deployments.get(connection, "chat")
+        assert known is not None
+        refreshes.start(connection, known.id, place.clock.now())
+    place.clock.advance(300.0)
+    place.refresher.refresh("chat")
+    with place.store.read() as connection:
+        died = refreshes.recent(connection, known.id)[1]
+    assert (died.outcome, died.finished) == ("abandoned", place.clock.now())
+    assert died.reasons == ["the service that began it did not finish it"]
+
+
+def test_the_evidence_holds_figures_of_record_and_what_became_of_every_version(place: Place) -> None:
+    rows = recorded("typical")
+    place.ingest(rows.take(slice(0, 6000)))
+    place.report()
+    assert place.refresher.refresh("chat").outcome == "published"
+    place.clock.advance(60.0)
+    place.ingest(rows.take(slice(6000, 12000)))
+    place.refresher.refresh("chat")
+    with place.store.read() as connection:
+        known = deployments.get(connection, "chat")
+        assert known is not None
+        later, first = (r.evidence for r in refreshes.recent(connection, known.id))
+    assert first["prequential"] == []
+    assert {name: len(of) for name, of in later["record"].items()} == {
+        "raw": 7,
+        "in_force": 7,
+        "candidate": 7,
+    }
+    assert later["record"]["in_force"][0]["ece"] < later["record"]["raw"][0]["ece"]
+    (score,) = later["prequential"]
+    # Judged on the rows that came after its publication, and on no other.
+    assert (score["version"], score["rows"]) == (1, 6000)
+    assert score["against_raw"]["better"]
+    assert score["against_previous"] is None
+    assert score["ece"] < 0.5 * np.mean([f["plain_ece"] for f in later["record"]["raw"]])

@@ -19,6 +19,7 @@ RULES = {
     "shadow_rounds": 500,
     "canary_rounds": 1000,
     "acceptance_tolerance": 0.2,
+    "step_time_tolerance": 0.2,
     "calibration_tolerance": 0.02,
 }
 

@@ -1,4 +1,4 @@
-"""Drift end to end: a replay engine, the pipeline and the evaluator, and the alarm that each change raises."""
+"""Drift end to end: replay engine, pipeline and evaluator, and the alarm that each change raises."""
 
 import numpy as np
 import pytest

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from calibrator.core.throughput_ledger import LedgerSums, emitted_tokens
+from calibrator.core.throughput_ledger import LedgerEntry, LedgerSums, emitted_tokens, fold_ledger
 from serving_adapter.contract import Rounds, Steps
 
 
@@ -109,3 +109,30 @@ def test_an_empty_ledger_has_no_figures():
     assert figures.steps == 0
     assert figures.tokens_per_second is None
     assert figures.wasted is None
+
+
+def test_messages_are_entered_at_once_as_one_by_one():
+    rounds, steps = two_steps()
+    first = LedgerEntry(rounds.take(slice(0, 2)), steps.take(slice(0, 1)))
+    none = LedgerEntry(None, steps.take(slice(1, 2)))
+    alone = LedgerEntry(rounds.take(slice(2, 5)), Steps.empty())
+    lost = LedgerEntry(rounds.take(slice(0, 1)), steps)
+    together = fold_ledger([first, none, alone, lost])
+    one_by_one = LedgerSums.zeros()
+    for entry in (lost, alone, none, first):
+        one_by_one = one_by_one + fold_ledger([entry])
+    assert together == one_by_one
+    assert fold_ledger([]) == LedgerSums.zeros()
+
+
+def test_what_was_entered_before_in_part_adds_the_rest():
+    rounds, steps = two_steps()
+    whole = fold_ledger([LedgerEntry(rounds, steps)])
+    seen_rounds, seen_steps = np.arange(5) < 3, np.arange(3) < 1
+    before = fold_ledger([LedgerEntry(rounds, steps, seen_rounds, seen_steps)])
+    after = fold_ledger([LedgerEntry(rounds, steps, ~seen_rounds, ~seen_steps)])
+    assert before + after == whole
+    assert (
+        fold_ledger([LedgerEntry(rounds, steps, seen_rounds & False, seen_steps & False)]).figures().steps
+        == 0
+    )

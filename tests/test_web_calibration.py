@@ -12,7 +12,7 @@ from calibrator.core.ece import expected_calibration_error
 from calibrator.core.report import report_from_windows
 from calibrator.service.web.models.calibration import CalibrationSeries, Reliability
 from calibrator.service.web.times import format_time
-from tests.reading_fixtures import first_part, labelled, raw_sums, raw_survival, traffic
+from tests.reading_rows import first_part, labelled, raw_sums, raw_survival, traffic
 
 pytest_plugins = ["tests.reading_fixtures"]
 
@@ -96,7 +96,9 @@ def test_windows_without_rows_are_points_of_nulls(filled):
         )
 
 
-@pytest.mark.parametrize("what, model", [("calibration", CalibrationSeries), ("reliability", Reliability)])
+@pytest.mark.parametrize(
+    ("what", "model"), [("calibration", CalibrationSeries), ("reliability", Reliability)]
+)
 def test_answers_are_what_the_description_says(filled, what, model):
     for seconds in (3600, 30 * 86_400):
         found = ask(filled, what, **{"from": filled.clock.now() - seconds})
@@ -133,7 +135,7 @@ def test_positions_are_chosen_by_number(filled):
 
 
 @pytest.mark.parametrize(
-    "query, pointer",
+    ("query", "pointer"),
     [
         ({"from": "2026-01-02T00:00:00Z", "to": "2026-01-01T00:00:00Z"}, "query/from"),
         ({"from": "2026-01-01T00:00:00Z", "to": "2026-01-01T00:00:00Z"}, "query/from"),

@@ -152,7 +152,8 @@ def open_service(
     redis.Redis.from_url(parameter_store.url).flushall()
     options = {"database_url": url, "bus_path": str(folder / "bus.db"), **settings}
     store = Store(url)
-    store.migrate()
+    if store.revision() is None:
+        store.migrate()
     clock = ManualClock()
     publisher = Publisher(store, parameter_store, clock)
     refresher = Refresher(store, parameter_store, publisher, clock, ProposalOptions(resamples=100))

@@ -16,6 +16,7 @@ from calibrator.cli.evaluate import evaluate
 from calibrator.cli.fit import fit
 from calibrator.cli.profile import profile_engine
 from calibrator.cli.recalibrate import recalibrate
+from calibrator.cli.report import report
 from calibrator.cli.serve import serve
 from calibrator.cli.services import collect, migrate, sidecar
 from calibrator.cli.token import token
@@ -49,6 +50,7 @@ app.command()(sidecar)
 app.command()(collect)
 app.command()(serve)
 app.command()(recalibrate)
+app.command()(report)
 app.command()(migrate)
 app.add_typer(token)
 app.command()(doctor)

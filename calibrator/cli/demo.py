@@ -34,7 +34,7 @@ def demo(
     live: Annotated[
         bool, typer.Option("--live", help="Generate with a real language model (extra: engine).")
     ] = False,
-    serve: Annotated[bool, typer.Option("--serve", help="Keep running and serve the report page.")] = False,
+    serve: Annotated[bool, typer.Option("--serve", help="Keep running and serve the dashboard.")] = False,
     host: Annotated[str, typer.Option(help="With --serve: address to listen on.")] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(help="With --serve: port; 0 takes a free one.", min=0, max=65535)
@@ -72,6 +72,11 @@ def demo(
     # Only here: Matplotlib takes half a second to load, and collectors and services never draw.
     from calibrator.cli.demo_page import DemoPage
 
+    listener = None
+    if serve:
+        from calibrator.cli.demo_server import bind_demo
+
+        listener = bind_demo(host, port)
     out.mkdir(parents=True, exist_ok=True)
     # What the loops log belongs to a service's log; here it would run through the progress bar.
     logging.getLogger().addHandler(logging.NullHandler())
@@ -92,10 +97,10 @@ def demo(
                 output.print_json(_as_json(run))
             else:
                 _print(run, page, time.monotonic() - started)
-            if serve:
+            if listener is not None:
                 from calibrator.cli.demo_server import serve_demo
 
-                serve_demo(loop, page, host, port)
+                serve_demo(loop, listener)
 
 
 def _live(rounds: int, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,11 @@ BINS = 15
 EXPLORE = 0.02
 MIN_ROUNDS = 4000
 SEGMENT_OF_DRIFT = "chat"
+STEP_SECONDS = 0.16
+"""What a step of this batch takes on the recorded machine, rounded up."""
+WINDOW_SECONDS = 1.0
+REFRESH_SECONDS = 30.0
+"""Between two refreshes once the demo goes on under the dashboard."""
 
 BEFORE_DRIFT = (Traffic("typical"),)
 AFTER_DRIFT = (Traffic("typical", (SEGMENT_OF_DRIFT,)), Traffic("typical-hot", (SEGMENT_OF_DRIFT,)))
@@ -133,7 +139,8 @@ class DemoLoop:
             self._held_out[name] = recording.rows_of(held_out)
         self._drift_step = rounds // 2 // CONCURRENCY
         script = DriftScript.switch(BEFORE_DRIFT, AFTER_DRIFT, self._drift_step)
-        clock = EngineClock()
+        # Stamps of the run lie in the past, so that a page that shows the loop can go on from now.
+        self.clock = EngineClock(start=time.time() - STEP_SECONDS * 2 * self._drift_step)
         # A half-life of half a phase: engines know no rounds, only time. 0.1 s is about what a step
         # of this batch takes on the recorded machine.
         half_life = max(5.0, 0.1 * self._drift_step / 2)
@@ -146,14 +153,16 @@ class DemoLoop:
             explore=EXPLORE,
             half_life_seconds=half_life,
             poll_seconds=0.2,
+            window_seconds=WINDOW_SECONDS,
+            refresh_seconds=REFRESH_SECONDS,
         )
         self.placement = EmbeddedPlacement(
             settings,
             replay_identity(),
             folder,
-            clock,
+            self.clock,
             ProposalOptions(bins=BINS),
-            PipelineOptions(window_seconds=1, half_life_seconds=half_life),
+            PipelineOptions(window_seconds=int(WINDOW_SECONDS), half_life_seconds=half_life),
         )
         self.engine = ReplayEngine(
             self.placement.adapter,
@@ -162,7 +171,7 @@ class DemoLoop:
             concurrency=CONCURRENCY,
             seed=seed,
         )
-        clock.follow(lambda: self.engine.ledger.seconds)
+        self.clock.follow(lambda: self.engine.ledger.seconds)
         self.run_state = DemoRun()
 
     def run(self) -> DemoRun:
@@ -175,14 +184,6 @@ class DemoLoop:
             self.engine.step()
             self.run_state.phases.append(self._judge(index))
         self.placement.catch_up(self.engine.ledger.emitted)
-        self.run_state.ledger = {"emitted": self.engine.ledger.emitted, **self.placement.ledger()}
-        return self.run_state
-
-    def judge_again(self) -> DemoRun:
-        """Judge the last phase anew, after more rounds and refreshes than :meth:`run` made."""
-        self.engine.step()
-        self.placement.catch_up(self.engine.ledger.emitted)
-        self.run_state.phases[-1] = self._judge(len(self.run_state.phases) - 1)
         self.run_state.ledger = {"emitted": self.engine.ledger.emitted, **self.placement.ledger()}
         return self.run_state
 

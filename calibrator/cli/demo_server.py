@@ -1,26 +1,29 @@
-"""``demo --serve``: the loop goes on, and its report page is served while it does."""
+"""``demo --serve``: the loop goes on in real time, under the dashboard of the service."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 import threading
+import time
 
 import uvicorn
-from fastapi import FastAPI
-from fastapi.responses import HTMLResponse
 
 from calibrator.cli import output
 from calibrator.cli.demo_loop import CONCURRENCY, DemoLoop
-from calibrator.cli.demo_page import DemoPage
+from calibrator.cli.serve import GOODBYE_SECONDS, on_loopback
+from calibrator.cli.service_parts import background
+from calibrator.service.access import AccessPolicy, Role
+from calibrator.service.web.app import create_app
+from calibrator.service.web.context import ServiceContext
 
-REFRESH_ROUNDS = 3000
-PAUSE_SECONDS = 5.0
-"""Between two refreshes of the running demo: it should not keep a laptop's fan busy."""
+JOIN_SECONDS = 30.0
+LONGEST_PAUSE_SECONDS = 0.25
+"""The engine looks at least this often whether it should stop."""
 
 
-def serve_demo(loop: DemoLoop, page: DemoPage, host: str, port: int) -> None:
-    """Serve the page until interrupted, refreshing it with the loop.
+def bind_demo(host: str, port: int) -> socket.socket:
+    """Take the port before the run, which takes a while: one that is taken is told at once.
 
     Raises
     ------
@@ -28,37 +31,54 @@ def serve_demo(loop: DemoLoop, page: DemoPage, host: str, port: int) -> None:
         The address cannot be listened on.
     """
     try:
-        listener = socket.create_server((host, port))
+        return socket.create_server((host, port))
     except OSError as error:
         raise output.UsageError(
-            f"--port: got {host}:{port}, which cannot be listened on ({error.strerror})"
+            f"--port: got {host}:{port}, which cannot be listened on ({error.strerror or error})"
         ) from error
-    app = FastAPI(title="DSpark Calibrator demo", docs_url=None, redoc_url=None)
 
-    @app.get("/", response_class=HTMLResponse)
-    def report() -> str:
-        return page.path.read_text(encoding="utf-8")
 
-    @app.get("/healthz")
-    def healthz() -> dict[str, str]:
-        return {"status": "ok"}
+def serve_demo(loop: DemoLoop, listener: socket.socket) -> None:
+    """Serve the dashboard on the running loop until interrupted.
 
+    Whoever is on this machine may change everything, for nothing here lasts; others may look.
+    """
+    placement = loop.placement
+    context = ServiceContext(
+        placement.store,
+        placement.parameter_store,
+        placement.publisher,
+        placement.refresher,
+        loop.clock,
+        placement.settings,
+    )
+    role = Role.OPERATOR if on_loopback(listener) else Role.VIEWER
+    app = create_app(context, AccessPolicy(placement.store, loop.clock, local_role=role))
+    server = uvicorn.Server(
+        uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=GOODBYE_SECONDS)
+    )
     stop = threading.Event()
-    worker = threading.Thread(target=_keep_running, args=(loop, page, stop), name="dspark-demo", daemon=True)
-    worker.start()
-    output.err.print(f"serving http://{host}:{listener.getsockname()[1]}/  (Ctrl-C ends it)", markup=False)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
-    with contextlib.suppress(KeyboardInterrupt):
-        server.run(sockets=[listener])
-    stop.set()
-    worker.join(timeout=30.0)
+    loop.clock.catch_up(time.time())
+    engine = threading.Thread(target=keep_serving, args=(loop, stop), name="dspark-demo", daemon=True)
+    engine.start()
+    host, port = listener.getsockname()[:2]
+    output.err.print(f"dashboard: http://{host}:{port}/  (Ctrl-C ends it)", markup=False, soft_wrap=True)
+    try:
+        with (
+            background(context, stop, lambda: setattr(server, "should_exit", True)),
+            contextlib.suppress(KeyboardInterrupt),
+        ):
+            server.run(sockets=[listener])
+    finally:
+        stop.set()
+        engine.join(timeout=JOIN_SECONDS)
 
 
-def _keep_running(loop: DemoLoop, page: DemoPage, stop: threading.Event) -> None:
-    while not stop.wait(PAUSE_SECONDS):
-        target = loop.engine.ledger.rounds + REFRESH_ROUNDS
-        while loop.engine.ledger.rounds < target and not stop.is_set():
+def keep_serving(loop: DemoLoop, stop: threading.Event) -> None:
+    """Run the engine as fast as its own clock says, which is that of the wall, until told to stop."""
+    while not stop.is_set():
+        ahead = loop.clock.now() - time.time()
+        if ahead > 0:
+            stop.wait(min(ahead, LONGEST_PAUSE_SECONDS))
+        else:
             loop.engine.run(rounds=CONCURRENCY)
-        if not stop.is_set():
-            loop.refresh()
-            page.write(loop.judge_again())

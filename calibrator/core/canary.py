@@ -12,9 +12,9 @@ longer steps because it verifies more. Where steps are measured, their sum decid
 they are not, acceptance does. Calibration always does.
 
 Every interval is a confidence sequence (:mod:`calibrator.core.confidence_sequence`). The error probability is
-divided among the shadow's figure and the three of the canary, so that with probability ``confidence`` all of
-them hold at all times. Whoever is worse than the tolerance is then never promoted, and who is not worse by
-the tolerance is never aborted for its figures.
+divided among the three that decide, calibration in shadow and in canary, and throughput (or acceptance), so
+that with probability ``confidence`` all of them hold at all times. A candidate that is worse by more than a
+tolerance is then never promoted, and one that is not is never aborted for its figures.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ MIN_GROUPS = 24
 """Random groups with rows in an arm, below which its variance is not believed."""
 MIN_ROUNDS = 500
 """Rounds of an arm below which nothing is aborted: the intervals rest on a central limit theorem."""
-_FIGURES = 4
-"""Among which the error probability is divided: shadow, acceptance, calibration, step time."""
+_DECIDING = 3
+"""Among which the error probability is divided: shadow, calibration, throughput (or acceptance)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Rules:
     shadow_rounds, canary_rounds
         Rounds before a stage may end well, the canary's in each arm. 0 shadow rounds: no shadow.
     confidence
-        Probability that no interval of the rollout ever misses.
+        Probability that no interval that decides ever misses.
     acceptance_tolerance, step_time_tolerance
         Relative loss that does not matter: of tokens per round (and per second), of seconds per step.
     calibration_tolerance
@@ -63,8 +63,8 @@ class Rules:
 
     @property
     def alpha(self) -> float:
-        """Error probability of one figure."""
-        return (1.0 - self.confidence) / _FIGURES
+        """Error probability of one figure that decides."""
+        return (1.0 - self.confidence) / _DECIDING
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,13 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
+class _Estimate:
+    value: float
+    variance: float
+    freedom: float
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """What to do, why, and what it rests on."""
 
@@ -108,20 +115,14 @@ def judge_shadow(shadow: ArmSums, rules: Rules) -> Decision:
 
 def judge_canary(control: ArmSums, canary: ArmSums, rules: Rules) -> Decision:
     """Decide on a candidate that part of the replicas run."""
-    tokens = _log_ratio(
-        ratio_mean(control, "accepted", "rounds"), ratio_mean(canary, "accepted", "rounds"), rules
-    )
+    tokens = _log_ratio(_accepted(control), _accepted(canary))
     timed = control.total("steps") > 0 and canary.total("steps") > 0
     measures = [
         _acceptance(control, canary, tokens, rules, decides=not timed),
         _calibration(canary, rules),
     ]
     if timed:
-        steps = _difference(
-            ratio_mean(control, "log_step_ratio", "steps"),
-            ratio_mean(canary, "log_step_ratio", "steps"),
-            rules,
-        )
+        steps = _difference(_step_ratio(control), _step_ratio(canary))
         measures.append(_step_time(control, canary, steps, rules))
         measures.append(_throughput(control, canary, tokens, steps, rules))
     rounds = int(min(control.total("rounds"), canary.total("rounds")))
@@ -145,17 +146,17 @@ def _decide(measures: tuple[Measure, ...], rounds: int, wanted: int) -> Decision
 
 
 def _acceptance(
-    control: ArmSums, canary: ArmSums, tokens: Interval | None, rules: Rules, *, decides: bool
+    control: ArmSums, canary: ArmSums, tokens: _Estimate | None, rules: Rules, *, decides: bool
 ) -> Measure:
-    mean, other = ratio_mean(canary, "accepted", "rounds"), ratio_mean(control, "accepted", "rounds")
-    shown = None
-    if tokens is not None and other is not None:
-        per_round = 1.0 + other.value  # the bonus token included
-        shown = Interval(*(per_round * math.expm1(x) for x in (tokens.estimate, tokens.low, tokens.high)))
     tolerance = rules.acceptance_tolerance
-    return _measure(
-        "acceptance", mean, other, shown, None if tokens is None else -tokens, tolerance, decides=decides
-    )
+    ratio = _interval(tokens, rules.alpha, tolerance)
+    other = _accepted(control)
+    shown = None
+    if ratio is not None and other is not None:
+        per_round = 1.0 + other.value  # the bonus token included
+        shown = Interval(*(per_round * math.expm1(x) for x in (ratio.estimate, ratio.low, ratio.high)))
+    harm = None if ratio is None else -ratio
+    return _measure("acceptance", _accepted(canary), other, shown, harm, tolerance, decides=decides)
 
 
 def _calibration(canary: ArmSums, rules: Rules) -> Measure:
@@ -163,30 +164,51 @@ def _calibration(canary: ArmSums, rules: Rules) -> Measure:
     mean = ratio_mean(canary, "candidate_log_loss", "at_risk")
     other = ratio_mean(canary, "control_log_loss", "at_risk")
     change = ratio_mean(canary, "candidate_log_loss", "at_risk", less="control_log_loss")
-    found = None
+    estimate = None
     if change is not None and change.groups >= MIN_GROUPS:
-        found = interval(
-            change.value, change.variance, rules.alpha, rules.calibration_tolerance, change.groups - 1.0
-        )
-    return _measure("calibration", mean, other, found, found, rules.calibration_tolerance, decides=True)
+        estimate = _Estimate(change.value, change.variance, change.groups - 1.0)
+    tolerance = rules.calibration_tolerance
+    found = _interval(estimate, rules.alpha, tolerance)
+    return _measure("calibration", mean, other, found, found, tolerance, decides=True)
 
 
-def _step_time(control: ArmSums, canary: ArmSums, steps: Interval | None, rules: Rules) -> Measure:
-    means = ratio_mean(canary, "log_step_ratio", "steps"), ratio_mean(control, "log_step_ratio", "steps")
-    return _measure("step_time", *means, steps, steps, rules.step_time_tolerance, decides=False)
+def _step_time(control: ArmSums, canary: ArmSums, steps: _Estimate | None, rules: Rules) -> Measure:
+    tolerance = rules.step_time_tolerance
+    found = _interval(steps, rules.alpha, tolerance)
+    means = _step_ratio(canary), _step_ratio(control)
+    return _measure("step_time", *means, found, found, tolerance, decides=False)
 
 
 def _throughput(
-    control: ArmSums, canary: ArmSums, tokens: Interval | None, steps: Interval | None, rules: Rules
+    control: ArmSums, canary: ArmSums, tokens: _Estimate | None, steps: _Estimate | None, rules: Rules
 ) -> Measure:
-    # The sum of two intervals that hold holds: no independence is asked for.
-    found = None if tokens is None or steps is None else tokens + -steps
-    means = ratio_mean(canary, "accepted", "rounds"), ratio_mean(control, "accepted", "rounds")
+    """Tokens over seconds.
+
+    The two are taken as independent. They are not where a longer verification brings more tokens and takes
+    longer; their difference then varies less than is allowed for.
+    """
+    estimate = None
+    if tokens is not None and steps is not None:
+        estimate = _Estimate(
+            tokens.value - steps.value,
+            tokens.variance + steps.variance,
+            min(tokens.freedom, steps.freedom),
+        )
     tolerance = max(rules.acceptance_tolerance, rules.step_time_tolerance)
+    found = _interval(estimate, rules.alpha, tolerance)
     harm = None if found is None else -found
+    means = _accepted(canary), _accepted(control)
     measure = _measure("throughput", *means, found, harm, tolerance, decides=True)
     # Relative to the control: neither arm has a figure of its own.
     return replace(measure, canary=None, control=None)
+
+
+def _accepted(arm: ArmSums) -> Mean | None:
+    return ratio_mean(arm, "accepted", "rounds")
+
+
+def _step_ratio(arm: ArmSums) -> Mean | None:
+    return ratio_mean(arm, "log_step_ratio", "steps")
 
 
 def _measure(
@@ -218,24 +240,28 @@ def _measure(
     )
 
 
-def _log_ratio(control: Mean | None, canary: Mean | None, rules: Rules) -> Interval | None:
-    """Interval of the logarithm of tokens per round (accepted and bonus), canary over control."""
+def _log_ratio(control: Mean | None, canary: Mean | None) -> _Estimate | None:
+    """Logarithm of tokens per round (accepted and bonus), canary over control."""
     freedom = _freedom(control, canary)
     if control is None or canary is None or freedom is None:
         return None
     ours, theirs = 1.0 + canary.value, 1.0 + control.value
     variance = canary.variance / ours**2 + control.variance / theirs**2
-    return interval(math.log(ours / theirs), variance, rules.alpha, rules.acceptance_tolerance / 2, freedom)
+    return _Estimate(math.log(ours / theirs), variance, freedom)
 
 
-def _difference(control: Mean | None, canary: Mean | None, rules: Rules) -> Interval | None:
+def _difference(control: Mean | None, canary: Mean | None) -> _Estimate | None:
     freedom = _freedom(control, canary)
     if control is None or canary is None or freedom is None:
         return None
-    variance = canary.variance + control.variance
-    return interval(
-        canary.value - control.value, variance, rules.alpha, rules.step_time_tolerance / 2, freedom
-    )
+    return _Estimate(canary.value - control.value, canary.variance + control.variance, freedom)
+
+
+def _interval(estimate: _Estimate | None, alpha: float, tolerance: float) -> Interval | None:
+    """Tightest where the interval of no difference at all just fits within the tolerance."""
+    if estimate is None:
+        return None
+    return interval(estimate.value, estimate.variance, alpha, tolerance, estimate.freedom)
 
 
 def _freedom(control: Mean | None, canary: Mean | None) -> float | None:

@@ -100,6 +100,7 @@ def build_candidate(
             options.rules,
             None if form == "affine" else statuses,
             shared=form == "affine",
+            verified=included(rows, options.end_of_sequence),
         )
     else:
         raw = position_report(

@@ -65,6 +65,7 @@ def gate_likelihood(
     statuses: Sequence[Status] | None = None,
     *,
     shared: bool = False,
+    verified: NDArray[np.bool_] | None = None,
 ) -> tuple[PositionGate, ...]:
     """Gate a fit by conditional likelihood: every position stands on its at-risk rows.
 
@@ -78,6 +79,9 @@ def gate_likelihood(
         Of the fit, where it has any beyond the counts (``at_grid_edge``).
     shared
         Whether the fit shares strength between positions (the affine form).
+    verified
+        Labelled positions, shape ``[rows, gamma]``: behind one that is always rejected a position is never
+        at risk, and yet not ``censored``, since its label is known to be 0.
     """
     gates = []
     for k in range(labels.shape[1]):
@@ -89,7 +93,9 @@ def gate_likelihood(
         reasons = _count_reasons(
             n_eff, accepts, rejects, rules.min_n_eff_likelihood, rules.min_outcomes_likelihood
         )
-        if not mine.any():
+        if not mine.any() and verified is not None and verified[:, k].any():
+            status, reasons = "degenerate", ("never at risk: a position before it is always rejected",)
+        elif not mine.any():
             status = "censored"
         elif accepts == 0 or rejects == 0:
             status = "degenerate"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,10 +14,11 @@ from calibrator.core.likelihood import fit_temperatures_by_likelihood
 from calibrator.core.parameter_set import ParameterSet
 from calibrator.core.propensity import inclusion_weights
 from calibrator.core.proposal import choose_form, compare
+from calibrator.core.report import position_report
 from calibrator.core.split import held_out
 from calibrator.core.status import Status
 from calibrator.core.temperature import fit_temperatures
-from serving_adapter.contract import Form, Rounds
+from serving_adapter.contract import FORMS, Form, Rounds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,11 +42,16 @@ def fit_offline(rounds: Rounds, options: ProposalOptions) -> OfflineFit:
         ``end_of_sequence``, and the split of ``auto``.
     """
     form, notes = _form(rounds, options)
+    parameters, fitted = _fit(form, rounds, options)
+    return OfflineFit(parameters, _statuses(rounds, fitted, options), notes)
+
+
+def _fit(form: Form, rounds: Rounds, options: ProposalOptions) -> tuple[ParameterSet, Sequence[Status]]:
     if form == "affine":
         seen = at_risk(rounds, options.end_of_sequence)
         fit = fit_affine(rounds.logits, prefix_labels(rounds), seen)
         parameters = ParameterSet("affine", np.asarray(fit.temperatures), np.asarray(fit.offsets))
-        return OfflineFit(parameters, tuple(fit.statuses), notes)
+        return parameters, fit.statuses
     if options.objective == "likelihood":
         seen = at_risk(rounds, options.end_of_sequence)
         likelihood = fit_temperatures_by_likelihood(rounds.logits, prefix_labels(rounds), seen)
@@ -62,7 +69,18 @@ def fit_offline(rounds: Rounds, options: ProposalOptions) -> OfflineFit:
         )
         temperatures, statuses = by_ece.temperatures, by_ece.statuses
     parameters = ParameterSet("temperature", np.asarray(temperatures), np.zeros(rounds.gamma))
-    return OfflineFit(parameters, tuple(statuses), notes)
+    return parameters, statuses
+
+
+def _statuses(rounds: Rounds, fitted: Sequence[Status], options: ProposalOptions) -> tuple[Status, ...]:
+    """Name what is wrong with the labels before what is wrong with the fit: as a report on the rows does."""
+    reports = position_report(
+        ParameterSet.identity(rounds.gamma).survival(rounds), rounds, options.bins, options.end_of_sequence
+    )
+    return tuple(
+        report.status if report.status != "ok" else status
+        for report, status in zip(reports, fitted, strict=True)
+    )
 
 
 def _form(rounds: Rounds, options: ProposalOptions) -> tuple[Form, tuple[str, ...]]:
@@ -74,8 +92,5 @@ def _form(rounds: Rounds, options: ProposalOptions) -> tuple[Form, tuple[str, ..
     fit_rows, judge_rows = rounds.take(~judging), rounds.take(judging)
     if not len(fit_rows) or not len(judge_rows):
         return "temperature", ("auto: too few requests to hold any out, so the temperature form",)
-    temperature, affine = (
-        fit_offline(fit_rows, replace(options, form=form)).parameters.survival(judge_rows)
-        for form in ("temperature", "affine")
-    )
+    temperature, affine = (_fit(form, fit_rows, options)[0].survival(judge_rows) for form in FORMS)
     return choose_form(compare(judge_rows, temperature, affine, np.ones(len(judge_rows)), options))

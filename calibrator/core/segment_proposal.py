@@ -167,11 +167,21 @@ def _decide(
     if has_own:
         named = [("the set in force", against_serving), ("the fallback", against_fallback)]
     for name, judgement in named:
-        if not judgement.better:
+        if not _better(judgement):
             return "none", (f"no gain over {name} on held-out rows: {judgement.summary()}",)
         if judgement.ece_difference is not None and -judgement.ece_difference < options.min_gain:
             return "none", (f"gain over {name} below {options.min_gain:.4f}: {judgement.summary()}",)
     return "publish", (f"held-out rows, against {named[0][0]}: {against_serving.summary()}",)
+
+
+def _better(judgement: Judgement) -> bool:
+    """Log loss says so, and ECE does not speak against it.
+
+    Stricter than for the pooled set: of many small segments some look better by their ECE alone, whose
+    bootstrap from a few dozen requests is too narrow so far out; log loss has a standard error.
+    """
+    high, against = judgement.log_loss_high, judgement.ece_low
+    return high is not None and high < 0 and (against is None or against <= 0)
 
 
 def _keep_or_drop(still: Judgement, why: tuple[str, ...]) -> tuple[Action, tuple[str, ...]]:

@@ -14,7 +14,7 @@ import numpy as np
 from calibrator.core.cost import CostCells, fit_curve
 from calibrator.formats.cost_model import CostModel, checked_cost, read_numbers, read_sizes
 from calibrator.formats.sglang_cost import decode_sglang_additive, decode_sglang_table
-from calibrator.formats.temperatures import FormatError
+from calibrator.formats.temperatures import FormatError, read_integer
 from calibrator.formats.tensorrt_cost import decode_tensorrt_table
 from calibrator.formats.vllm_cost import VllmCurves
 from serving_adapter.contract import ContractError, CostCurve, Steps, decode_document
@@ -49,13 +49,24 @@ def read_cost(path: Path) -> CostModel:
         raise FormatError(f"{path}: more than {MAX_COST_BYTES} bytes, expected a cost file")
     if path.suffix.lower() == ".csv":
         return CostModel.of(_samples(str(path), payload))
+    return decode_cost(str(path), payload)
+
+
+def decode_cost(where: str, payload: bytes) -> CostModel:
+    """Decode any of the JSON formats; ``where`` is what messages call it.
+
+    Raises
+    ------
+    FormatError
+        One line with the field and the reason.
+    """
     try:
-        content = json.loads(payload)
+        content = json.loads(payload, parse_int=read_integer)
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"{path}: neither .csv nor JSON ({error})") from error
+        raise FormatError(f"{where}: neither .csv nor JSON ({error})") from error
     if not isinstance(content, dict):
-        raise FormatError(f"{path}: got a JSON {type(content).__name__}, expected an object")
-    return _decode(str(path), payload, content)
+        raise FormatError(f"{where}: got a JSON {type(content).__name__}, expected an object")
+    return _decode(where, payload, content)
 
 
 def _decode(where: str, payload: bytes, content: dict[str, Any]) -> CostModel:

@@ -77,36 +77,56 @@ def read_parameters(path: Path) -> ParameterSet:
         raise FormatError(f"{path}: {error.strerror or error}") from error
     if len(payload) > MAX_DOCUMENT_BYTES:
         raise FormatError(f"{path}: more than {MAX_DOCUMENT_BYTES} bytes, expected a parameter file")
+    return decode_parameters(str(path), payload)
+
+
+def decode_parameters(where: str, payload: bytes) -> ParameterSet:
+    """Decode any of the formats; ``where`` is what messages call it.
+
+    Raises
+    ------
+    FormatError
+        Naming field and value.
+    """
     try:
-        content = json.loads(payload)
+        content = json.loads(payload, parse_int=read_integer)
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"{path}: not JSON ({error})") from error
+        raise FormatError(f"{where}: not JSON ({error})") from error
     if not isinstance(content, dict):
-        raise FormatError(f"{path}: got a JSON {type(content).__name__}, expected an object")
+        raise FormatError(f"{where}: got a JSON {type(content).__name__}, expected an object")
     if "schema" in content:
         try:
             document = decode_document(payload)
         except ContractError as error:
-            raise FormatError(f"{path}: {error}") from error
+            raise FormatError(f"{where}: {error}") from error
         return ParameterSet(document.form, np.array(document.temperatures), np.array(document.offsets))
     for name in ("temperatures", "sts_temperatures"):
         if name in content:
-            return _temperatures(path, name, content[name])
+            return _temperatures(where, name, content[name])
     raise FormatError(
-        f"{path}: got keys {sorted(content)[:6]}, expected temperatures, sts_temperatures or schema"
+        f"{where}: got keys {sorted(content)[:6]}, expected temperatures, sts_temperatures or schema"
     )
 
 
-def _temperatures(path: Path, name: str, value: Any) -> ParameterSet:
+def read_integer(digits: str) -> int | float:
+    """Read an integer of JSON; one beyond any use becomes a float, perhaps infinity, like other numbers.
+
+    >>> read_integer("7"), read_integer("9" * 400)
+    (7, inf)
+    """
+    return int(digits) if len(digits) < 19 else float(digits)
+
+
+def _temperatures(where: str, name: str, value: Any) -> ParameterSet:
     if not isinstance(value, list) or not 1 <= len(value) <= MAX_GAMMA:
         raise FormatError(
-            f"{path}: {name}: got {value!r:.60}, expected a list of 1 to {MAX_GAMMA} temperatures"
+            f"{where}: {name}: got {value!r:.60}, expected a list of 1 to {MAX_GAMMA} temperatures"
         )
     for k, item in enumerate(value, start=1):
         usable = isinstance(item, int | float) and not isinstance(item, bool) and math.isfinite(item)
         if not usable or not MIN_TEMPERATURE <= item <= MAX_TEMPERATURE:
             raise FormatError(
-                f"{path}: {name}: position {k}: got {item!r:.60}, "
+                f"{where}: {name}: position {k}: got {item!r:.60}, "
                 f"expected a number in [{MIN_TEMPERATURE}, {MAX_TEMPERATURE}]"
             )
     return ParameterSet("temperature", np.array(value, dtype=np.float64), np.zeros(len(value)))

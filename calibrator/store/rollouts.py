@@ -164,7 +164,7 @@ def set_share(connection: Connection, rollout_id: int, share: float) -> None:
 def note(connection: Connection, rollout_id: int, at: float, stage: str, reason: str, actor: str) -> None:
     """Add a line to the history."""
     connection.execute(
-        insert(_history).values(rollout_id=rollout_id, at=at, stage=stage, reason=reason, actor=actor)
+        insert(_history).values(rollout_id=rollout_id, at=at, stage=stage, reason=reason, actor=actor[:256])
     )
 
 

@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    Connection,
-    LargeBinary,
-    cast,
-    func,
-    literal_column,
-    select,
-    text,
-)
+from sqlalchemy import Connection, TextClause, text
 
 from calibrator.core.windows import BIN_SUMS, SCALARS, WINDOW_BINS, WindowSums
 from calibrator.store import schema
@@ -94,24 +85,23 @@ def series(
     A point per step, zeros where there are no rows.
     """
     table = table_for(start, end, step, raw=raw, pooled=segment is None and sampling is None)
-    first: ColumnElement[Any] = (table.c.start - table.c.start % literal_column(str(int(step)))).label(
-        "first"
-    )
-    where = [table.c.deployment_id == deployment_id, table.c.start >= int(start), table.c.start < int(end)]
+    where = ["deployment_id = :deployment"]
     if segment is not None:
         # The id first: a range of (deployment, segment, hour) is then one scan of an index.
-        mine = select(schema.segments.c.id).where(
-            schema.segments.c.deployment_id == deployment_id, schema.segments.c.name == segment
+        where.append(
+            "segment_id = (SELECT id FROM segments WHERE deployment_id = :deployment AND name = :segment)"
         )
-        where.append(table.c.segment_id == mine.scalar_subquery())
     if sampling is not None:
-        where.append(table.c.sampling == sampling)
-    totals = [cast(func.sum(table.c[name]), BigInteger) for name in schema.SUM_COLUMNS]
-    rows, values = _fetch(connection, [first, table.c.position], totals, where)
+        where.append("sampling = :sampling")
+    statement = _aggregate(connection.dialect.name, table.name, "start - start % :step", tuple(where))
+    given = {
+        "deployment": deployment_id, "start": int(start), "end": int(end), "step": int(step),
+        "segment": segment, "sampling": sampling,
+    }  # fmt: skip
     found = WindowSeries.zeros(np.arange(int(start), int(end), int(step)), gamma)
-    for (at, position), sums in zip(rows, values, strict=True):
-        if position <= gamma:
-            _put(found, (int(at) - int(start)) // int(step), position - 1, sums)
+    first, position, sums = _fetch(connection, statement, given)
+    kept = position <= gamma
+    _put(found, (first[kept] - int(start)) // int(step), position[kept] - 1, sums[kept])
     return found
 
 
@@ -132,41 +122,52 @@ def of_deployments(
     Deployment id -> sums; deployments without rows are left out.
     """
     table = table_for(start, end, None, raw=raw, pooled=True)
-    totals = [cast(func.sum(table.c[name]), BigInteger) for name in schema.SUM_COLUMNS]
-    where = [table.c.start >= int(start), table.c.start < int(end)]
-    rows, values = _fetch(connection, [table.c.deployment_id, table.c.position], totals, where)
-    found: dict[int, WindowSeries] = {}
-    for (deployment_id, position), sums in zip(rows, values, strict=True):
-        gamma = gammas.get(deployment_id, 0)
-        if position <= gamma:
-            mine = found.setdefault(deployment_id, WindowSeries.zeros([start], gamma))
-            _put(mine, 0, position - 1, sums)
-    return {deployment_id: each.at(0) for deployment_id, each in found.items()}
+    statement = _aggregate(connection.dialect.name, table.name, "deployment_id", ())
+    owner, position, sums = _fetch(connection, statement, {"start": int(start), "end": int(end)})
+    found = {}
+    for deployment_id in np.unique(owner).tolist():
+        gamma = gammas.get(deployment_id)
+        if gamma is None:
+            continue
+        mine = (owner == deployment_id) & (position <= gamma)
+        alone = WindowSeries.zeros([start], gamma)
+        _put(alone, np.zeros(int(mine.sum()), dtype=np.int64), position[mine] - 1, sums[mine])
+        found[deployment_id] = alone.at(0)
+    return found
 
 
-def _put(found: WindowSeries, point: int, index: int, sums: Integers) -> None:
-    found.scalars[point, index] = sums[: len(SCALARS)]
-    found.bins[point, index] = sums[len(SCALARS) :].reshape(len(BIN_SUMS), WINDOW_BINS)
+def _put(found: WindowSeries, point: Integers, index: Integers, sums: Integers) -> None:
+    found.scalars[point, index] = sums[:, : len(SCALARS)]
+    found.bins[point, index] = sums[:, len(SCALARS) :].reshape(-1, len(BIN_SUMS), WINDOW_BINS)
+
+
+@lru_cache(maxsize=64)
+def _aggregate(dialect: str, table: str, first: str, where: tuple[str, ...]) -> TextClause:
+    """Write the query once: SQLAlchemy takes longer to build a hundred sums than Python to read them."""
+    sums = [f"CAST(sum({name}) AS BIGINT)" for name in schema.SUM_COLUMNS]
+    if dialect == "sqlite":
+        shown = ", ".join(sums)
+    else:
+        # A hundred numbers in one value: making a Python int of each takes as long as adding them up.
+        shown = " || ".join(f"int8send({each})" for each in sums)
+    restricted = " AND ".join((*where, "start >= :start", "start < :end"))
+    return text(
+        f'SELECT {first} AS first, "position", {shown} FROM {table} WHERE {restricted} GROUP BY 1, 2'  # noqa: S608
+    )
 
 
 def _fetch(
-    connection: Connection,
-    keys: list[ColumnElement[Any]],
-    totals: Sequence[ColumnElement[Any]],
-    where: list[ColumnElement[bool]],
-) -> tuple[list[tuple[Any, ...]], Integers]:
-    """Keys of every group and its sums, shape ``[groups, len(SUM_COLUMNS)]``."""
-    groups: list[ColumnElement[Any]] = [literal_column(str(number)) for number in range(1, len(keys) + 1)]
-    if connection.dialect.name == "sqlite":
-        rows = connection.execute(select(*keys, *totals).where(*where).group_by(*keys)).all()
-        values = np.array([row[len(keys) :] for row in rows], dtype=np.int64)
-        return [tuple(row[: len(keys)]) for row in rows], values.reshape(len(rows), len(totals))
-    connection.execute(text(f"SET LOCAL work_mem = '{_SORT_MEMORY}'"))
-    # Over a hundred numbers in one value: making a Python int of each takes as long as adding them up.
-    packed: ColumnElement[Any] = func.int8send(totals[0], type_=LargeBinary)
-    for each in totals[1:]:
-        packed = packed.op("||")(func.int8send(each, type_=LargeBinary))
-    rows = connection.execute(select(*keys, packed).where(*where).group_by(*groups)).all()
-    blob = b"".join(bytes(row[-1]) for row in rows)
-    values = np.frombuffer(blob, dtype=">i8").astype(np.int64).reshape(len(rows), len(totals))
-    return [tuple(row[:-1]) for row in rows], values
+    connection: Connection, statement: TextClause, given: Mapping[str, Any]
+) -> tuple[Integers, Integers, Integers]:
+    """First key, position and sums of every group, shapes ``[groups]`` and ``[groups, len(SUM_COLUMNS)]``."""
+    postgresql = connection.dialect.name != "sqlite"
+    if postgresql:
+        connection.execute(text(f"SET LOCAL work_mem = '{_SORT_MEMORY}'"))
+    used = {name: value for name, value in given.items() if name in statement._bindparams}
+    rows = connection.execute(statement, used).all()
+    if postgresql:
+        values = np.frombuffer(b"".join(row[2] for row in rows), dtype=">i8").astype(np.int64)
+    else:
+        values = np.array([row[2:] for row in rows], dtype=np.int64)
+    keys = np.array([row[:2] for row in rows], dtype=np.int64).reshape(-1, 2)
+    return keys[:, 0], keys[:, 1], values.reshape(len(rows), len(schema.SUM_COLUMNS))

@@ -163,7 +163,7 @@ class Rounds:
 
     def _check_relations(self) -> None:
         gamma = self.gamma
-        for name in ("verified", "scheduled", "resolved", "resolved_accepted", "accepted"):
+        for name in ("accepted", "verified", "scheduled", "resolved", "resolved_accepted"):
             _check_rows(name, getattr(self, name), getattr(self, name) > gamma, f"at most gamma = {gamma}")
         _check_rows("accepted", self.accepted, self.accepted > self.verified, "at most verified")
         _check_rows("resolved", self.resolved, self.resolved < self.verified, "at least verified")

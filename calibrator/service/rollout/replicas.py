@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from calibrator.store.rollouts import CANARY, RUNNING, Rollout
+from calibrator.store.rollouts import Rollout
 from serving_adapter.canary import place, takes_candidate
 from serving_adapter.ports import ReplicaReport
 
@@ -51,10 +51,3 @@ def splitting_share(deployment: str, replicas: Iterable[str], share: float) -> f
         return share
     taken = min(max(1, round(share * len(places))), len(places) - 1)
     return (places[taken - 1] + places[taken]) / 2
-
-
-def arm_of(deployment: str, replica: str, rollout: Rollout | None) -> str | None:
-    """Which arm a replica belongs to, ``canary`` or ``control``; None while there is no canary."""
-    if rollout is None or rollout.state != RUNNING or rollout.stage != CANARY:
-        return None
-    return "canary" if takes_candidate(deployment, replica, rollout.share) else "control"

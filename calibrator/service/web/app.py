@@ -22,6 +22,7 @@ from calibrator.service.web.routes import (
     audit,
     calibration,
     dashboard,
+    deployment_changes,
     deployments,
     drift,
     exploration,
@@ -30,7 +31,9 @@ from calibrator.service.web.routes import (
     operations,
     refreshes,
     replicas,
+    rollouts,
     throughput,
+    version_changes,
     versions,
 )
 
@@ -43,9 +46,12 @@ API_ROUTERS: tuple[APIRouter, ...] = (
     exploration.router,
     throughput.router,
     versions.router,
+    deployment_changes.router,
+    version_changes.router,
     replicas.router,
     refreshes.router,
     jobs.router,
+    rollouts.router,
     operations.events_router,
 )
 """All below /v1; each router names its paths from there: ``/deployments``. One line each, any order."""

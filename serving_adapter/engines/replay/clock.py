@@ -25,6 +25,10 @@ class EngineClock:
         """Take engine time from there from now on."""
         self._elapsed = elapsed
 
+    def catch_up(self, now: float) -> None:
+        """Jump forward to ``now`` and go on from there; a clock that is ahead stays."""
+        self._start += max(0.0, now - self.now())
+
     def now(self) -> float:
         """Engine time in seconds since 1970."""
         return self._start + self._elapsed()

@@ -69,7 +69,7 @@ IfNoneMatch = Annotated[str | None, Header()]
 AcceptEncoding = Annotated[str, Header()]
 
 
-@router.get("/static/{path:path}")
+@router.api_route("/static/{path:path}", methods=["GET", "HEAD"])
 def static_file(
     path: str, if_none_match: IfNoneMatch = None, accept_encoding: AcceptEncoding = ""
 ) -> Response:
@@ -80,11 +80,11 @@ def static_file(
     return _answer(asset, if_none_match, accept_encoding)
 
 
-@router.get("/")
-@router.get("/jobs")
-@router.get("/rollouts")
-@router.get("/rollouts/{rest:path}")
-@router.get("/deployments/{rest:path}")
+@router.api_route("/", methods=["GET", "HEAD"])
+@router.api_route("/jobs", methods=["GET", "HEAD"])
+@router.api_route("/rollouts", methods=["GET", "HEAD"])
+@router.api_route("/rollouts/{rest:path}", methods=["GET", "HEAD"])
+@router.api_route("/deployments/{rest:path}", methods=["GET", "HEAD"])
 def page(if_none_match: IfNoneMatch = None, accept_encoding: AcceptEncoding = "", rest: str = "") -> Response:
     """Serve the page; what it shows is up to the address, which it reads itself."""
     del rest

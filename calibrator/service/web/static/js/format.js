@@ -18,7 +18,7 @@ export const change = (x, digits = 1) => (known(x) ? `${signed(x * 100, digits)}
 export const share = (x, digits = 1) => (known(x) ? `${(x * 100).toFixed(digits)} %` : DASH);
 
 /** A count, or an effective count, in groups of three. */
-export const count = (x) => (known(x) ? groups.format(Math.round(x)).replaceAll(",", " ") : DASH);
+export const count = (x) => (known(x) ? groups.format(Math.round(x)).replaceAll(",", "\u202f") : DASH);
 
 /** Three significant digits, grouped above a thousand. */
 export function figure(x) {
@@ -83,7 +83,7 @@ export function span(x) {
   for (const [unit, size] of [["d", 86400], ["h", 3600], ["min", 60]]) {
     if (x >= size && x % size === 0) return `${x / size} ${unit}`;
   }
-  return `${figure(x)} s`;
+  return `${Number(x.toPrecision(3))} s`;
 }
 
 export const isNumber = known;

@@ -6,6 +6,15 @@ import * as f from "../format.js";
 
 const known = (bin) => f.isNumber(bin.predicted) && f.isNumber(bin.observed);
 
+const FEW = 20;
+
+/** Bins to join by a line: a bin of a handful of labels says where chance put them. */
+function steady(bins) {
+  const all = bins.filter(known);
+  const enough = all.filter((b) => b.n_eff >= FEW);
+  return enough.length > 1 ? enough : all;
+}
+
 /** A path through points, broken nowhere: bins without rows are left out. */
 const path = (points) => points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(2)} ${y.toFixed(2)}`).join("");
 
@@ -27,11 +36,12 @@ export function reliabilityPlot({ position, in_force: now, raw }, big = false) {
   const x = (v) => left + v * size;
   const y = (v) => 6 + (1 - v) * size;
   const floor = 6 + size + gap + mass;
-  const nowBins = now.bins.filter(known);
-  const rawBins = raw.bins.filter(known);
+  const nowBins = steady(now.bins);
+  const rawBins = steady(raw.bins);
+  const loose = now.bins.filter((b) => known(b) && !nowBins.includes(b));
   const parts = [s("rect", { x: left, y: 6, width: size, height: size, class: "frame" })];
   for (const v of big ? [0.2, 0.4, 0.6, 0.8] : [0.5]) parts.push(s("path", { d: `M${x(v)} ${y(0)}V${y(1)}M${x(0)} ${y(v)}H${x(1)}`, class: "gridline" }));
-  const banded = now.bins.filter((b) => f.isNumber(b.band_low) && f.isNumber(b.predicted));
+  const banded = nowBins.filter((b) => f.isNumber(b.band_low));
   if (banded.length > 1) {
     parts.push(s("path", { d: `${path(banded.map((b) => [x(b.predicted), y(b.band_high)]))}${path([...banded].reverse().map((b) => [x(b.predicted), y(b.band_low)])).replace("M", "L")}Z`, class: "band" }));
   }
@@ -42,6 +52,7 @@ export function reliabilityPlot({ position, in_force: now, raw }, big = false) {
   parts.push(nowBins.filter((b) => f.isNumber(b.observed_low)).map((b) => s("path", { d: `M${x(b.predicted)} ${y(b.observed_low)}V${y(b.observed_high)}`, class: "now-bar" })));
   parts.push(s("path", { d: path(nowBins.map((b) => [x(b.predicted), y(b.observed)])), class: "now-line" }));
   parts.push(nowBins.map((b) => s("circle", { cx: x(b.predicted), cy: y(b.observed), r: big ? 3.6 : 2.3, class: "now-dot" })));
+  parts.push(loose.map((b) => s("circle", { cx: x(b.predicted), cy: y(b.observed), r: big ? 2.2 : 1.3, class: "now-dot loose" })));
   const top = Math.max(1e-9, ...now.bins.map((b) => b.mass ?? 0), ...raw.bins.map((b) => b.mass ?? 0));
   const bar = (b) => ({ x: x(b.lower) + 0.5, width: Math.max(0.5, x(b.upper) - x(b.lower) - 1), y: floor - (mass * (b.mass ?? 0)) / top, height: (mass * (b.mass ?? 0)) / top });
   parts.push(now.bins.map((b) => s("rect", { ...bar(b), class: "mass" })));

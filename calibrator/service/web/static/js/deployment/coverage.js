@@ -11,6 +11,7 @@ import { rampColor } from "../theme.js";
 export function coveragePanels(name, view) {
   const coverage = new Chart(220);
   const cost = new Chart(220);
+  const key = h("div", { class: "legend" });
   const latest = h("p", { class: "panel-note" });
   let pending = null;
   // Both panels show one answer; whichever asks first fetches it.
@@ -39,19 +40,21 @@ export function coveragePanels(name, view) {
 
   const right = panel({
     title: "Exploration and its cost", width: "w6", id: "exploration",
-    tools: legend([["line", "var(--in-force)", "explored share", "exploration"], ["dashed", "var(--raw)", "cost in tokens/s"]]),
+    tools: key,
     load, draw: (body, { decisions, explore, settings }) => {
       if (!body.firstChild) body.append(latest, cost.el);
       const rows = [...decisions].sort((a, b) => Date.parse(a.at) - Date.parse(b.at));
       const last = rows.at(-1);
       replace(latest, `${settings?.mode === "fixed" ? "Fixed" : "Automatic"}: ${f.isNumber(explore) ? f.share(explore, 2) : "none in force"}. `, last?.reason ?? "");
       cost.el.hidden = rows.length === 0;
+      const priced = rows.some((r) => f.isNumber(r.relative_speed));
+      replace(key, legend([["line", "var(--in-force)", "explored share", "exploration"], priced && ["dashed", "var(--raw)", "change of tokens/s"]]), !priced && rows.length > 0 && h("span", { class: "soft" }, "price not known: no curve"));
       if (!rows.length) return;
       cost.draw((c) => ({
         grid: { left: 46, right: 52, top: 20, bottom: 26 },
         xAxis: timeAxis(c),
         yAxis: [valueAxis(c, "", { min: 0, axisLabel: { formatter: (v) => `${Number((v * 100).toPrecision(2))} %` } }),
-          valueAxis(c, "", { max: 0, position: "right", splitLine: { show: false }, axisLabel: { formatter: (v) => `${Number((v * 100).toPrecision(2))} %` } })],
+          valueAxis(c, "", { max: 0, show: priced, position: "right", splitLine: { show: false }, axisLabel: { formatter: (v) => `${Number((v * 100).toPrecision(2))} %` } })],
         series: [
           { type: "line", step: "end", name: "explored share", data: rows.map((r) => [Date.parse(r.at), r.explore]), symbol: rows.length > 60 ? "none" : "circle", symbolSize: 5, itemStyle: { color: c["in-force"] }, lineStyle: { width: 2, color: c["in-force"] } },
           { type: "line", step: "end", name: "cost", yAxisIndex: 1, data: rows.map((r) => [Date.parse(r.at), r.relative_speed]), symbol: rows.length > 60 ? "none" : "rect", symbolSize: 5, itemStyle: { color: c.raw }, lineStyle: { width: 1.5, type: "dashed", color: c.raw } }],

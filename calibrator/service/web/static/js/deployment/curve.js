@@ -14,7 +14,7 @@ const SYMBOLS = { measured: "circle", extrapolated: "diamond", flat: "rect", uns
 
 const DRIFT = [
   { key: "load", label: "Load", cell: (d) => (f.isNumber(d.load_regime) ? `${d.load_regime} requests` : "all") },
-  { key: "context", label: "Context", num: true, cell: (d) => (f.isNumber(d.context_bucket) ? `${f.count(d.context_bucket)} tokens` : "all") },
+  { key: "context", label: "Context", num: true, cell: (d) => (d.context_bucket === 0 ? "not told" : f.isNumber(d.context_bucket) ? `${f.count(d.context_bucket)} tokens` : "all") },
   { key: "bias", label: "Bias", num: true, about: "Measured against predicted step time: above 0 the curve promises too much.", cell: (d) => f.change(d.bias) },
   { key: "error", label: "Median error", num: true, cell: (d) => f.share(d.median_relative_error) },
   { key: "n", label: "n_eff", num: true, cell: (d) => f.count(d.n_eff) },

@@ -22,7 +22,7 @@ export function errorsPanel(name, view) {
   const made = panel({
     title: "Error over time", tools, id: "errors",
     load: async (signal) => {
-      const filter = view().filter();
+      const filter = { ...view().filter(), step: view().step };
       const position = view().position;
       const path = `${deploymentPath(name)}/calibration`;
       const [now, raw, drift, versions] = await Promise.all([

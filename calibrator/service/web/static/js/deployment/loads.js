@@ -10,7 +10,7 @@ import { rampColor } from "../theme.js";
 export function sharedLedger(name, view) {
   let pending = null;
   return (signal) => {
-    pending ??= get(`${deploymentPath(name)}/ledger`, view().times(), signal).finally(() => { pending = null; });
+    pending ??= get(`${deploymentPath(name)}/ledger`, { ...view().times(), step: view().step }, signal).finally(() => { pending = null; });
     return pending;
   };
 }

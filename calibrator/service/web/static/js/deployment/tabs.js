@@ -21,7 +21,7 @@ import { versionsPanel } from "./versions.js";
 function together(panels, before = null) {
   return {
     el: h("div", {}, before, h("div", { class: "grid" }, panels.map((p) => p.el))),
-    refresh: () => panels.forEach((p) => p.refresh()),
+    refresh: (anew) => panels.forEach((p) => p.refresh(anew)),
     redraw: () => panels.forEach((p) => p.redraw?.()),
     tables: () => panels.map((p) => p.table).filter(Boolean),
     stop: () => panels.forEach((p) => p.stop()),

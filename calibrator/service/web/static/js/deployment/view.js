@@ -7,6 +7,8 @@ import { choose, query } from "../router.js";
 
 export const RANGES = [["5m", "5 min", 300], ["15m", "15 min", 900], ["1h", "1 h", 3600], ["6h", "6 h", 21600], ["24h", "24 h", 86400], ["7d", "7 d", 604800], ["30d", "30 d", 2592000]];
 
+const POINTS = 90;
+
 /** The shortest range that holds all there is, up to an hour: a new deployment should not look empty. */
 export function defaultRange(createdAt) {
   const age = now() - Date.parse(createdAt) / 1000;
@@ -25,6 +27,8 @@ export function reader(fallback) {
       range: q.from || q.to ? null : q.range ?? fallback(), measure: ["gap", "brier", "log_loss"].includes(q.measure) ? q.measure : "ece",
       drift: q.drift === "open" ? "open" : "all", scale: q.scale === "log" ? "log" : "linear",
       times, filter: () => ({ ...times(), segment: q.segment, sampling: q.sampling }),
+      // Fewer points than the service would give: each then rests on more labels, and a chart has no more pixels.
+      step: q.from || q.to ? null : seconds / POINTS,
     };
   };
 }

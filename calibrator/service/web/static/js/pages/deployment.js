@@ -16,11 +16,14 @@ import * as tabs from "../deployment/tabs.js";
 
 const TABS = [["calibration", "Calibration"], ["throughput", "Throughput"], ["parameters", "Parameters"], ["activity", "Activity"], ["rollouts", "Rollouts"]];
 
+const ROWS_EVERY = 4_000;
+
 export function open(params) {
   const { name } = params;
   let tab = params.tab ?? "calibration";
   let deployment = null;
   let shown = null;
+  let looked = performance.now();
   const view = reader(() => (deployment ? defaultRange(deployment.created_at) : "1h"));
 
   const facts = h("div", { class: "facts" });
@@ -96,7 +99,7 @@ export function open(params) {
     drawTabs();
     bar?.update(deployment);
     shown?.redraw();
-    shown?.refresh();
+    shown?.refresh(true);
   }
 
   const offMe = onMe(() => deployment && replace(actions, actionBar(name, deployment, changed)));
@@ -112,7 +115,14 @@ export function open(params) {
     tabs: () => TABS.map(([key]) => deploymentUrl(name, key === "calibration" ? "" : key) + location.search),
     recalibrate: () => recalibrate(name, false, changed),
     chosen,
-    happened: ({ names, everything }) => (everything || names.has(name)) && changed(),
+    happened: ({ types, names, everything }) => {
+      if (!everything && !names.has(name)) return;
+      // Rows come in all the time; what somebody decided is shown at once.
+      const decided = [...types].some((type) => type !== "deployment" && type !== "tick");
+      if (!decided && performance.now() - looked < ROWS_EVERY) return;
+      looked = performance.now();
+      changed();
+    },
     adopt: (page, next) => {
       if (page !== "deployment" || next.name !== name) return false;
       tab = next.tab ?? "calibration";

@@ -111,7 +111,7 @@ export function open() {
     tables: () => [jobs, runs],
     chosen: () => {
       filter();
-      if (query().state !== lastState) history.refresh();
+      if (query().state !== lastState) history.refresh(true);
       lastState = query().state;
     },
     happened: refresh,

@@ -15,9 +15,16 @@ export function panel({ title, note, tools, width = "", flush = false, id, load,
     note && h("p", { class: "panel-note" }, note), problem, body);
   let last = null;
   let running = null;
+  let again = false;
 
-  async function refresh(force = false) {
+  /** News waits for the answer that is under way; another choice (`anew`) makes that answer worthless. */
+  async function refresh(anew = false) {
+    if (running && !anew) {
+      again = true;
+      return;
+    }
     running?.abort();
+    again = false;
     const mine = new AbortController();
     running = mine;
     try {
@@ -26,7 +33,7 @@ export function panel({ title, note, tools, width = "", flush = false, id, load,
       answered(true);
       problem.hidden = true;
       const text = JSON.stringify(data);
-      if (force || live || text !== last) {
+      if (live || text !== last) {
         last = text;
         draw(body, data);
       }
@@ -40,6 +47,7 @@ export function panel({ title, note, tools, width = "", flush = false, id, load,
       if (running === mine) {
         running = null;
         el.setAttribute("aria-busy", "false");
+        if (again && el.isConnected) refresh();
       }
     }
   }

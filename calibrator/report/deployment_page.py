@@ -1,0 +1,132 @@
+"""The report of one deployment and one period as a single HTML page that needs nothing from anywhere else."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, select_autoescape
+
+from calibrator.report.curves import reliability_chart
+from calibrator.report.timeline import (
+    coverage_chart,
+    error_chart,
+    mean_over_positions,
+    parameter_chart,
+    position_chart,
+    svg,
+)
+
+Numbers = Mapping[str, Any]
+
+SHOWN_REFRESHES = 200
+"""Refreshes listed one by one, newest first; the reasons of all are counted."""
+
+_environment = Environment(
+    loader=PackageLoader("calibrator.report"),
+    autoescape=select_autoescape(),
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+
+
+def render_deployment_page(numbers: Numbers, made_at: float) -> str:
+    """Render what :func:`calibrator.service.reading.period.period_numbers` read.
+
+    Parameters
+    ----------
+    numbers
+        The numbers of the period.
+    made_at
+        Seconds since 1970, shown on the page.
+    """
+    return _environment.get_template("deployment.html").render(
+        n=numbers,
+        made_at=made_at,
+        headline=headline(numbers),
+        charts=_charts(numbers),
+        has_rows=has_rows(numbers),
+        shown_refreshes=list(reversed(numbers["refreshes"]))[:SHOWN_REFRESHES],
+    )
+
+
+def has_rows(numbers: Numbers) -> bool:
+    """Whether anything was folded in the period."""
+    return any(each["drafted"] for each in numbers["totals"]["raw"])
+
+
+def headline(numbers: Numbers) -> dict[str, Any]:
+    """Figures for the top of the page; undefined ones are None."""
+    raw, in_force = numbers["totals"]["raw"], numbers["totals"]["in_force"]
+    explored = numbers["exploration"][-1] if numbers["exploration"] else None
+    inside = [each for each in numbers["versions"] if each["at"] >= numbers["from"]]
+    value = next((each for each in numbers["value"] if each["policy"] == "in force"), None)
+    return {
+        "rounds": max((each["drafted"] for each in raw), default=0),
+        "ece_raw": mean_of(raw, "ece"),
+        "ece_in_force": mean_of(in_force, "ece"),
+        "noise_floor": mean_of(in_force, "noise_floor"),
+        "ece_last": _last(numbers["series"]["in_force"]["ece"]),
+        "published": len(inside),
+        "refreshes": len(numbers["refreshes"]),
+        "version": numbers["versions"][-1]["version"] if numbers["versions"] else None,
+        "form": numbers["versions"][-1]["form"] if numbers["versions"] else None,
+        "open": [each["kind"] for each in numbers["episodes"] if each["ended_at"] is None],
+        "explore": explored["explore"] if explored else None,
+        "explore_cost": explored["extra_share"] if explored else None,
+        "explore_speed": explored["relative_speed"] if explored else None,
+        "worth": value["against_identity"] if value else None,
+        "worth_requests": value["concurrency"] if value else None,
+    }
+
+
+def mean_of(rows: Sequence[Numbers], name: str) -> float | None:
+    """Mean over the positions that have the figure."""
+    known = [row[name] for row in rows if row[name] is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _last(rows: Sequence[Sequence[float | None]]) -> float | None:
+    if not rows:
+        return None
+    means = mean_over_positions(rows)
+    known = means[np.isfinite(means)]
+    return float(known[-1]) if known.size else None
+
+
+def _charts(numbers: Numbers) -> dict[str, bytes]:
+    charts = {}
+    if has_rows(numbers):
+        charts["reliability"] = svg(reliability_chart(numbers))
+        charts["error"] = svg(error_chart(numbers))
+        charts["positions"] = svg(position_chart(numbers))
+        charts["coverage"] = svg(coverage_chart(numbers))
+    if numbers["versions"]:
+        charts["parameters"] = svg(parameter_chart(numbers))
+    return charts
+
+
+def _figure(value: float | None, digits: int = 4) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _percent(value: float | None, digits: int = 1, signed: bool = False) -> str:
+    return "–" if value is None else f"{100.0 * value:{'+' if signed else ''}.{digits}f} %"
+
+
+def _count(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def _moment(value: float | None) -> str:
+    return "–" if value is None else f"{datetime.fromtimestamp(value, UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def _image(chart: bytes) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(chart).decode()
+
+
+_environment.filters.update(figure=_figure, percent=_percent, count=_count, moment=_moment, image=_image)
