@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-BENCHMARKS = ("observe", "fit", "ingest", "cost_curve", "value", "schedulers", "closed_loop", "engine")
+BENCHMARKS = ("observe", "fit", "ingest", "cost_curve", "value", "schedulers", "closed_loop", "engine", "api")
 """Those that make bench runs; slower ones (estimators, drift, recency, api) are run by name."""
 
 

@@ -8,17 +8,22 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import redis
 import uvicorn
+from fastapi import FastAPI
 from playwright.sync_api import Browser, Page, expect
 from starlette.testclient import TestClient
 
+from calibrator.cli.demo_loop import DemoLoop
 from calibrator.cli.service_parts import background, build_context
 from calibrator.service.access import AccessPolicy, Role
 from calibrator.service.web.app import create_app
-from calibrator.store import Store
-from serving_adapter.clock import ManualClock
+from calibrator.service.web.context import ServiceContext
+from calibrator.store import Store, deployments
+from serving_adapter.clock import ManualClock, SystemClock
 from serving_adapter.parameter_stores.embedded import EmbeddedParameterStore
 from serving_adapter.settings import load_settings
 from tests.web_support import Service
@@ -28,6 +33,7 @@ CHROMIUM_ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic"]
 PATIENCE = 30_000
 """Milliseconds that a page may take on a machine that does other things too."""
 PAST_SECONDS = 900.0
+DEMO_ROUNDS = 8000
 
 
 class ShiftedClock(ManualClock):
@@ -49,40 +55,77 @@ class ShiftedClock(ManualClock):
 
 @dataclasses.dataclass
 class Served:
-    """A service that listens."""
+    """A service that listens; ``loop`` is an engine that goes on being served, if there is one."""
 
     service: Service
     url: str
+    loop: DemoLoop | None = None
+
+    def get(self, path: str) -> Any:
+        answer = self.service.client.get(f"/v1{path}")
+        assert answer.status_code == 200, answer.text
+        return answer.json()
 
 
 @contextlib.contextmanager
-def serve(
-    folder: Path, parameter_store: EmbeddedParameterStore, local_role: Role | None, *, jobs: bool = True
-) -> Iterator[Served]:
-    """The whole service on a free port, with its jobs; without tokens everybody here has ``local_role``."""
-    redis.Redis.from_url(parameter_store.url).flushall()
-    url = f"sqlite:///{folder / 'store.db'}"
-    settings = load_settings(
-        {"database_url": url, "bus_path": str(folder / "bus.db"), "refresh_seconds": 86_400.0}, environment={}
-    )
-    store, clock = Store(url), ShiftedClock()
-    store.migrate()
-    context = build_context(settings, store, parameter_store, clock)
-    app = create_app(context, AccessPolicy(store, clock, local_role=local_role))
+def listening(app: FastAPI) -> Iterator[str]:
+    """The application on a free port; its address."""
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-    stop = threading.Event()
-    beside = background(context, stop, lambda: None) if jobs else contextlib.nullcontext()
-    with TestClient(app, raise_server_exceptions=False) as client, beside:
-        thread.start()
-        service = Service(context, app, client, {}, clock)
-        try:
-            yield Served(service, f"http://127.0.0.1:{listener.getsockname()[1]}")
-        finally:
-            server.should_exit = True
-            thread.join(timeout=20)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(timeout=20)
+
+
+@contextlib.contextmanager
+def serve_empty(
+    folder: Path, parameter_store: EmbeddedParameterStore, local_role: Role | None
+) -> Iterator[Served]:
+    """A service without a deployment; without tokens everybody here has ``local_role``."""
+    redis.Redis.from_url(parameter_store.url).flushall()
+    url = f"sqlite:///{folder / 'store.db'}"
+    settings = load_settings({"database_url": url, "bus_path": str(folder / "bus.db")}, environment={})
+    store, clock = Store(url), ShiftedClock()
+    clock.set_right()
+    store.migrate()
+    context = build_context(settings, store, parameter_store, clock)
+    app = create_app(context, AccessPolicy(store, clock, local_role=local_role))
+    with TestClient(app) as client, listening(app) as address:
+        yield Served(Service(context, app, client, {}, clock), address)
     store.close()
+
+
+@contextlib.contextmanager
+def serve_demo_loop(folder: Path) -> Iterator[Served]:
+    """The embedded placement after a run of the demo (deployment ``demo``), with jobs and a local operator.
+
+    Beside it ``chat``, whose steps cover a whole curve, and ``idle``, which nobody has sent rows for.
+    """
+    loop = DemoLoop(folder, DEMO_ROUNDS)
+    with loop.placement as placement:
+        loop.run()
+        context = ServiceContext(
+            placement.store, placement.parameter_store, placement.publisher, placement.refresher,
+            SystemClock(), msgspec.structs.replace(placement.settings, refresh_seconds=86_400.0),
+        )  # fmt: skip
+        app = create_app(context, AccessPolicy(placement.store, context.clock, local_role=Role.OPERATOR))
+        stop, clock = threading.Event(), ShiftedClock()
+        with (
+            TestClient(app) as client,
+            background(context, stop, lambda: None),
+            listening(app) as address,
+        ):
+            service = Service(context, app, client, {}, clock)
+            service.fill(deployment="chat")
+            clock.set_right()
+            loop.clock.catch_up(time.time())
+            with placement.store.write() as connection:
+                deployments.register(connection, "idle", 7, "g", context.clock.now())
+            yield Served(service, address, loop)
 
 
 class Watched:

@@ -68,10 +68,13 @@ class Place:
             self.sequence += len(part)
         pipeline.ingest(messages)
 
-    def report(self, *, forms: tuple[str, ...] = BOTH_FORMS, replica: str = "pod-0") -> None:
-        self.parameter_store.report(
-            "chat", ReplicaReport(replica, applied=0, reported_at=self.clock.now(), forms=forms), 60.0
+    def report(
+        self, *, forms: tuple[str, ...] = BOTH_FORMS, replica: str = "pod-0", segment_sets: bool = False
+    ) -> None:
+        report = ReplicaReport(
+            replica, applied=0, reported_at=self.clock.now(), forms=forms, segment_sets=segment_sets
         )
+        self.parameter_store.report("chat", report, 60.0)
 
     def served(self) -> int:
         payload = self.parameter_store.read("chat")

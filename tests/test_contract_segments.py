@@ -149,7 +149,7 @@ def test_the_digest_covers_the_sets():
         ([entry(temperatures=[1.0, 0.0])], r"segments\[0\].temperatures: position 2"),
         ([entry(offsets=[31.0, 0.0])], r"segments\[0\].offsets: position 1"),
         ([entry(form="temperature")], r"segments\[0\].offsets: position 1"),
-        ([entry(f"s{i}") for i in range(MAX_SEGMENT_SETS + 1)], "segments: got 65 sets"),
+        ([entry(f"s{i}") for i in range(MAX_SEGMENT_SETS + 1)], "segments: got '65 sets'"),
     ],
 )
 def test_entries_are_checked_as_strictly_as_the_pooled_set(entries, field):

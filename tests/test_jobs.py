@@ -54,7 +54,12 @@ def test_three_services_at_once_run_every_tick_once(office: Office) -> None:
 def test_a_tick_is_run_once_however_often_it_is_looked_at(office: Office) -> None:
     office.deployment()
     service = office.runner()
+    assert service.add_due_ticks() == 1
     assert service.run_pending() == 1
+    with office.store.write() as connection:
+        tick = office.rows()[0].tick
+        assert tick is not None
+        assert not runs.add_tick(connection, office.rows()[0].deployment_id, tick, office.clock.now())
     office.clock.advance(INTERVAL / 2)
     assert service.run_pending() == 0
     assert office.runner().run_pending() == 0

@@ -20,9 +20,12 @@ def reported(rounds: Rounds) -> tuple[str, ...]:
     return tuple(r.status for r in position_report(identity.survival(rounds), rounds, 15))
 
 
+LOGITS = np.random.default_rng(0).normal(size=(3000, 3))
+SURVIVED = (np.random.default_rng(1).random(3000) < 1 / (1 + np.exp(-LOGITS[:, 0]))).astype(int)
+
 THREE = Rounds.build(np.zeros((3, 3)), [1, 2, 3])
-REJECTED = Rounds.build(np.random.default_rng(0).normal(size=(3000, 3)), np.arange(3000) % 2)
-TRIMMED = Rounds.build(np.random.default_rng(0).normal(size=(3000, 3)), np.arange(3000) % 2, verified=1)
+REJECTED = Rounds.build(LOGITS, SURVIVED)  # position 2 always is, so position 3 is never at risk
+TRIMMED = Rounds.build(LOGITS, SURVIVED, verified=1)
 
 
 @pytest.mark.parametrize("form", ["temperature", "affine"])

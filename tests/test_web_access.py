@@ -242,9 +242,8 @@ class Issuer:
             "iss": self.url, "aud": "dspark", "sub": "ada", "exp": time.time() + 600, "roles": ["operator"],
         } | changes  # fmt: skip
         claims = {name: value for name, value in claims.items() if value is not None}
-        return jwt.encode(
-            claims, key or self.keys[name], algorithm=algorithm, headers={"kid": name, **(headers or {})}
-        )
+        signer = self.keys[name] if key is None else key
+        return jwt.encode(claims, signer, algorithm=algorithm, headers={"kid": name, **(headers or {})})
 
 
 @pytest.fixture(scope="module")

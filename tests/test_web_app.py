@@ -161,6 +161,18 @@ def test_every_operation_is_described_with_its_problems(service):
     assert "HTTPValidationError" not in str(document)
 
 
+def test_the_reference_shows_every_operation_without_a_script(service):
+    page = service.client.get("/docs")
+    assert page.status_code == 200
+    assert "<script" not in page.text
+    assert "https://" not in page.text
+    for path, operations in service.client.get("/openapi.json").json()["paths"].items():
+        assert path in page.text
+        for operation in operations.values():
+            assert f'id="{operation["operationId"]}"' in page.text
+    assert service.client.get("/static/css/reference.css").status_code == 200
+
+
 # --- times
 
 

@@ -31,7 +31,7 @@ def prod(store):
     return made
 
 
-@pytest.mark.parametrize("step", [60, 1800, HOUR, 3 * HOUR])
+@pytest.mark.parametrize("step", [1800, 3 * HOUR])
 @pytest.mark.parametrize(
     "options", [{}, {"segment": "chat"}, {"sampling": "mid"}, {"segment": "code", "sampling": "mid"}]
 )

@@ -41,6 +41,7 @@ def configure_logging(settings: Settings) -> None:
     else:
         final = [structlog.processors.format_exc_info, mask_secrets, render_text]
     handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(_keep_template)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
@@ -57,16 +58,14 @@ def configure_logging(settings: Settings) -> None:
 
 def fields_of_template(_logger: Any, _method: str, event: Event) -> Event:
     """Take a record that was logged as ``"event_name key=%s ..."`` apart into its event and its fields."""
-    record = event.get("_record")
-    if not isinstance(record, logging.LogRecord) or not isinstance(record.msg, str):
-        return event
-    match = _TEMPLATE.fullmatch(record.msg)
-    if match is None or not isinstance(record.args, tuple):
+    template, arguments = getattr(event.get("_record"), "template", ("", None))
+    match = _TEMPLATE.fullmatch(str(template))
+    if match is None or not isinstance(arguments, tuple):
         return event
     names = _TEMPLATE_FIELD.findall(match[2])
-    if len(names) == len(record.args):
+    if len(names) == len(arguments):
         event["event"] = match[1]
-        for name, value in zip(names, record.args, strict=True):
+        for name, value in zip(names, arguments, strict=True):
             # A field may be called like one that every line has.
             event[name if name not in event else f"{name}_"] = _plain(value)
     return event
@@ -100,6 +99,12 @@ def render_text(_logger: Any, _method: str, event: Event) -> str:
     context = "".join(f" {key}={value}" for key, value in event.items())
     line = f"{at.replace('T', ' ')}Z {level} {name} {message}{context}"
     return line if trace is None else f"{line}\n{trace}"
+
+
+def _keep_template(record: logging.LogRecord) -> bool:
+    """Keep what the formatter forgets before its processors run."""
+    record.template = (record.msg, record.args)
+    return True
 
 
 def _plain(value: Any) -> Any:

@@ -16,6 +16,7 @@ from calibrator.service.jobs.runner import JobRunner
 from calibrator.service.loop import CalibratorLoop
 from calibrator.service.publisher import Publisher
 from calibrator.service.refresh import Refresher
+from calibrator.service.rollout.controller import RolloutController
 from calibrator.service.web.context import ServiceContext
 from calibrator.store import Store
 from serving_adapter.clock import SystemClock
@@ -82,11 +83,14 @@ def background(
     """
     failed = threading.Event()
     drift = DriftEvaluator(context.store, context.clock, evaluate_seconds=context.settings.evaluate_seconds)
+    rollouts = RolloutController(
+        context.store, context.parameter_store, context.publisher, context.clock
+    )
     loop = CalibratorLoop(
         context.store,
         context.publisher,
         context.clock,
-        steps=[drift.step],
+        steps=[drift.step, rollouts.step],
         retention=retention_rules(context.settings),
     )
     jobs = job_runner(context)

@@ -27,10 +27,6 @@ class Interval:
     def __neg__(self) -> Interval:
         return Interval(-self.estimate, -self.high, -self.low)
 
-    def __add__(self, other: Interval) -> Interval:
-        """Both at once: holds whenever both hold."""
-        return Interval(self.estimate + other.estimate, self.low + other.low, self.high + other.high)
-
 
 def half_width(variance: float, alpha: float, scale: float, freedom: float = math.inf) -> float:
     """Half the width of the interval around an estimate of that variance.

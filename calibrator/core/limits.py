@@ -47,6 +47,7 @@ def temperature_limited(
     resamples: int = 500,
     confidence: float = 0.95,
     seed: int = 0,
+    sample_weights: ArrayLike | None = None,
 ) -> list[TemperatureLimit]:
     """Fit both forms on some requests and compare them on the others.
 
@@ -62,6 +63,8 @@ def temperature_limited(
         Of the requests that judge; see :func:`calibrator.core.split.held_out`.
     resamples, confidence, seed
         Of the bootstrap over requests.
+    sample_weights
+        Row weights, shape ``[rows]`` (inverse sampling probability, recency).
 
     >>> rng = np.random.default_rng(0)
     >>> z = rng.normal(0, 1, size=(8000, 1))
@@ -72,9 +75,11 @@ def temperature_limited(
     judging = held_out(rounds.request, fraction, salt)
     fit, judge = rounds.take(~judging), rounds.take(judging)
     labels = prefix_labels(fit)
-    weights, _ = figure_weights(fit, end_of_sequence, clip)
+    sampled = np.ones(len(rounds)) if sample_weights is None else np.asarray(sample_weights, dtype=np.float64)
+    weights = figure_weights(fit, end_of_sequence, clip)[0] * sampled[~judging, None]
     by_ece = fit_temperatures(fit.logits, labels, None, weights, bins=bins, grid=grid)
-    affine = fit_affine(fit.logits, labels, at_risk(fit, end_of_sequence))
+    at = at_risk(fit, end_of_sequence)
+    affine = fit_affine(fit.logits, labels, at, at * sampled[~judging, None])
 
     def survival(temperatures: ArrayLike, offsets: ArrayLike) -> Float:
         return prefix_survival(conditional_confidence(judge.logits, temperatures, offsets))
@@ -82,7 +87,7 @@ def temperature_limited(
     zeros = np.zeros(rounds.gamma)
     temperature_form = survival(by_ece.temperatures, zeros)
     affine_form = survival(affine.temperatures, affine.offsets)
-    weights, mass = figure_weights(judge, end_of_sequence, clip)
+    weights, mass = (part * sampled[judging, None] for part in figure_weights(judge, end_of_sequence, clip))
     labels = prefix_labels(judge)
     change = ece_difference(
         temperature_form,

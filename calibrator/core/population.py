@@ -17,6 +17,10 @@ Population = Literal["traffic", "verified traffic only"]
 MIN_EXPLORED_SHARE = 0.5
 """Least share of trimmed positions that had a chance to be explored."""
 
+MAX_UNSEEN_SHARE = 0.01
+"""Share of the drafted rows that no labelled row needs to stand for: where hardly anything is trimmed, those
+few rows may be without an explored one by chance, and their variance is then not known either."""
+
 
 def population_of(rounds: Rounds, end_of_sequence: EndOfSequence = "draft_stop") -> Population:
     """Tell whether labels can speak for the traffic.
@@ -57,14 +61,14 @@ def window_population(sums: WindowSums) -> Population:
     """Tell the same from window sums, which do not say which rows could have been seen.
 
     ``traffic`` where the weights of labelled rows account for the drafted ones, within five standard
-    errors of an inverse-propensity total.
+    errors of an inverse-propensity total and :data:`MAX_UNSEEN_SHARE`.
     """
     drafted_rows, weight = sums.scalar("drafted"), sums.scalar("weight")
     if np.array_equal(sums.scalar("verified"), drafted_rows):
         return "traffic"
     # Var of sum 1{seen} / pi is sum (1 / pi - 1), estimated by sum of w^2 - w over what was seen.
     spread = np.sqrt(np.maximum(sums.scalar("weight_squared") - weight, 0.0))
-    short = drafted_rows - weight > 5.0 * spread + 1e-6 * drafted_rows
+    short = drafted_rows - weight > 5.0 * spread + MAX_UNSEEN_SHARE * drafted_rows
     return "verified traffic only" if bool(short.any()) else "traffic"
 
 

@@ -14,7 +14,6 @@ from calibrator.report.curves import reliability_chart
 from calibrator.report.timeline import (
     coverage_chart,
     error_chart,
-    mean_over_positions,
     parameter_chart,
     position_chart,
     svg,
@@ -69,7 +68,6 @@ def headline(numbers: Numbers) -> dict[str, Any]:
         "ece_raw": mean_of(raw, "ece"),
         "ece_in_force": mean_of(in_force, "ece"),
         "noise_floor": mean_of(in_force, "noise_floor"),
-        "ece_last": _last(numbers["series"]["in_force"]["ece"]),
         "published": len(inside),
         "refreshes": len(numbers["refreshes"]),
         "version": numbers["versions"][-1]["version"] if numbers["versions"] else None,
@@ -87,14 +85,6 @@ def mean_of(rows: Sequence[Numbers], name: str) -> float | None:
     """Mean over the positions that have the figure."""
     known = [row[name] for row in rows if row[name] is not None]
     return float(np.mean(known)) if known else None
-
-
-def _last(rows: Sequence[Sequence[float | None]]) -> float | None:
-    if not rows:
-        return None
-    means = mean_over_positions(rows)
-    known = means[np.isfinite(means)]
-    return float(known[-1]) if known.size else None
 
 
 def _charts(numbers: Numbers) -> dict[str, bytes]:
@@ -125,8 +115,14 @@ def _moment(value: float | None) -> str:
     return "–" if value is None else f"{datetime.fromtimestamp(value, UTC):%Y-%m-%d %H:%M:%S}"
 
 
+def _short(value: float | None) -> str:
+    return "–" if value is None else f"{datetime.fromtimestamp(value, UTC):%m-%d %H:%M}"
+
+
 def _image(chart: bytes) -> str:
     return "data:image/svg+xml;base64," + base64.b64encode(chart).decode()
 
 
-_environment.filters.update(figure=_figure, percent=_percent, count=_count, moment=_moment, image=_image)
+_environment.filters.update(
+    figure=_figure, percent=_percent, count=_count, moment=_moment, short=_short, image=_image
+)

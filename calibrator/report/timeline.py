@@ -26,8 +26,8 @@ Float = NDArray[np.float64]
 Numbers = Mapping[str, Any]
 
 ALARM, LATEST, SOFT = "#CC79A7", "#009E73", "#6b7580"
-MOST_LABELS = 25
-"""Versions beyond this number are marked without their number."""
+LABEL_SHARE = 0.025
+"""Versions closer than this share of the period to the one before are marked without their number."""
 
 
 def svg(figure: Figure) -> bytes:
@@ -81,9 +81,8 @@ def position_chart(numbers: Numbers) -> Figure:
         axis.fill_between(at, 0, floor, color=BAND, alpha=0.5, linewidth=0)
         axis.fill_between(at, low, high, color=AFTER, alpha=0.18, linewidth=0)
         _line(axis, at, ece, AFTER, "in force")
-        for episode in numbers["episodes"]:
-            if episode["kind"] == "calibration" and episode["position"] in (None, k + 1):
-                _span(axis, episode, numbers)
+        here = [e for e in numbers["episodes"] if e["position"] in (None, k + 1)]
+        _spans(axis, [e for e in here if e["kind"] == "calibration"], numbers)
         axis.set_title(f"position {k + 1}", loc="left", fontsize=9.5, color=INK)
         axis.set_ylim(0.0, _ceiling(series["ece"]))
     for axis in axes[:, 0]:
@@ -108,7 +107,7 @@ def parameter_chart(numbers: Numbers) -> Figure:
         for k in range(numbers["gamma"]):
             line = np.append(values[:, k], values[-1, k])
             axis.step(edges, line, where="post", color=colours[k], linewidth=1.5, label=f"{k + 1}", alpha=0.9)
-        axis.set_title(name[:-1] + " by position", loc="left", fontsize=10, color=INK)
+        axis.set_title(name[:-1] + " by position", loc="left", fontsize=10, color=INK, pad=14)
         _mark([axis], numbers, episodes=False)
         _time_axis(axis, numbers, ticks=4)
     if (values_of(versions, "temperatures") > 0).all():
@@ -184,24 +183,36 @@ def _mark(axes: Sequence[Axes], numbers: Numbers, *, episodes: bool = True) -> N
         for each in inside:
             axis.axvline(moments([each["at"]])[0], color=SOFT, linewidth=0.8, linestyle=(0, (2, 2)))
         if episodes:
-            for episode in numbers["episodes"]:
-                if episode["kind"] == "calibration":
-                    _span(axis, episode, numbers)
-    if len(inside) <= MOST_LABELS:
-        transform = axes[0].get_xaxis_transform()
-        for each in inside:
-            axes[0].text(
-                moments([each["at"]])[0], 1.01, f"v{each['version']}", transform=transform, fontsize=8,
-                color=SOFT, ha="center", va="bottom",
-            )  # fmt: skip
+            _spans(axis, [e for e in numbers["episodes"] if e["kind"] == "calibration"], numbers)
+    transform = axes[0].get_xaxis_transform()
+    width, last = numbers["to"] - numbers["from"], -np.inf
+    for each in inside:
+        if each["at"] - last < LABEL_SHARE * width:
+            continue  # two numbers on top of each other cannot be read
+        last = each["at"]
+        axes[0].text(
+            moments([last])[0], 1.01, f"v{each['version']}", transform=transform, fontsize=8, color=SOFT,
+            ha="center", va="bottom",
+        )  # fmt: skip
 
 
-def _span(axis: Axes, episode: Numbers, numbers: Numbers) -> None:
-    begin = max(episode["started_at"], numbers["from"])
-    end = min(episode["ended_at"] or numbers["to"], numbers["to"])
-    axis.axvspan(*moments([begin, end]), color=ALARM, alpha=0.14, linewidth=0)
-    if episode["alarmed_at"] >= numbers["from"]:
-        axis.axvline(moments([episode["alarmed_at"]])[0], color=ALARM, linewidth=1.2)
+def _spans(axis: Axes, episodes: Sequence[Numbers], numbers: Numbers) -> None:
+    """Shade the union of the episodes, with a line at every alarm."""
+    ends = sorted(
+        (max(e["started_at"], numbers["from"]), min(e["ended_at"] or numbers["to"], numbers["to"]))
+        for e in episodes
+    )
+    shaded: list[list[float]] = []
+    for begin, end in ends:
+        if shaded and begin <= shaded[-1][1]:
+            shaded[-1][1] = max(shaded[-1][1], end)
+        else:
+            shaded.append([begin, end])
+    for span in shaded:
+        axis.axvspan(*moments(span), color=ALARM, alpha=0.16, linewidth=0)
+    for episode in episodes:
+        if episode["alarmed_at"] >= numbers["from"]:
+            axis.axvline(moments([episode["alarmed_at"]])[0], color=ALARM, linewidth=0.9)
 
 
 def _time_axis(axis: Axes, numbers: Numbers, ticks: int = 8) -> None:

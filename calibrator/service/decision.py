@@ -17,6 +17,7 @@ from calibrator.service.evidence import as_json, evidence_of, judge_worth
 from calibrator.service.exploration import explored_with, plan_exploration
 from calibrator.service.segment_worth import segments_that_pay
 from calibrator.service.segments import SegmentSupport, decide_segments
+from calibrator.service.temperature_limits import temperature_limits
 from calibrator.store.deployments import Deployment
 from serving_adapter.contract import CostCurve, SegmentParameters
 from serving_adapter.step_cost import StepCost
@@ -90,6 +91,7 @@ def decide(
     share = settings.share or share
     calibrate = proposal.publish and not worth.reasons
     chosen = proposal.parameters if calibrate else in_force
+    limits, limited = temperature_limits(rounds, weights, options, chosen.form)
     segments = decide_segments(rounds, weights, chosen, proposal, served.entries, support, options)
     segments = segments_that_pay(segments, chosen, served.entries, live, rounds, weights)
     news = (
@@ -105,6 +107,7 @@ def decide(
         **evidence_of(proposal, live, worth),
         "record": record.evidence(),
         "prequential": prequential,
+        "temperature_limited": limits,
         **segments.evidence,
         "exploration": exploration.evidence,
         "recency": {**basis.forgetting.evidence(), "rows_forgotten": basis.forgotten},
@@ -116,6 +119,7 @@ def decide(
             *worth.reasons,
             *(f"curve: {reason}" for reason in live.reasons),
             *(f"recency: {wait}" for wait in basis.forgetting.waits),
+            *limited,
             *([] if segments.changed else segments.reasons),
             *news,
         ),

@@ -45,16 +45,14 @@ def save(
     """
     values = {"revision": read.revision + 1, "evaluated_at": at, "state": state}
     if read.revision == 0:
-        stored = connection.execute(
-            insert_into(connection.dialect.name, _table)
-            .values(deployment_id=deployment_id, **values)
-            .on_conflict_do_nothing(index_elements=["deployment_id"])
-        ).rowcount
+        statement = insert_into(connection.dialect.name, _table).values(deployment_id=deployment_id, **values)
+        statement = statement.on_conflict_do_nothing(index_elements=["deployment_id"])
     else:
-        stored = connection.execute(
+        statement = (
             update(_table)
             .where(_table.c.deployment_id == deployment_id, _table.c.revision == read.revision)
             .values(**values)
-        ).rowcount
-    if stored != 1:
+        )
+    stored = connection.execute(statement.returning(_table.c.revision)).scalar_one_or_none()
+    if stored is None:
         raise StaleReadError("the drift of this deployment was evaluated by another service")

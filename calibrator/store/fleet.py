@@ -10,8 +10,9 @@ from sqlalchemy import Connection, and_, func, select
 
 from calibrator.store import schema
 from calibrator.store.deployments import Deployment
+from calibrator.store.parameters import NOT_IN_FORCE
 
-JUDGED = ("published", "unchanged", "conflict", "would_publish")
+JUDGED = ("published", "rolled_out", "unchanged", "conflict", "would_publish")
 """Outcomes of refreshes that had rows to judge."""
 
 
@@ -90,10 +91,12 @@ def ingested(connection: Connection, ids: Collection[int] | None = None) -> dict
 
 
 def latest_versions(connection: Connection, ids: Collection[int] | None = None) -> dict[int, LatestVersion]:
-    """Highest version by deployment id; deployments without one are left out."""
+    """Version in force by deployment id; deployments without one are left out."""
     table = schema.parameter_versions
-    newest = select(table.c.deployment_id, func.max(table.c.version).label("version")).group_by(
-        table.c.deployment_id
+    newest = (
+        select(table.c.deployment_id, func.max(table.c.version).label("version"))
+        .where(table.c.state.not_in(NOT_IN_FORCE))
+        .group_by(table.c.deployment_id)
     )
     if ids is not None:
         newest = newest.where(table.c.deployment_id.in_(list(ids)))

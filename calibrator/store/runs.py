@@ -138,13 +138,13 @@ def add_tick(connection: Connection, deployment_id: int, tick: int, now: float) 
     )
     values = _fresh(deployment_id, SCHEDULE, False, tick, now)
     row = select(*(literal(value, _table.c[name].type) for name, value in values.items())).where(~known)
-    return bool(
-        connection.execute(
-            insert_into(connection.dialect.name, _table)
-            .from_select(list(values), row)
-            .on_conflict_do_nothing()
-        ).rowcount
+    made = connection.execute(
+        insert_into(connection.dialect.name, _table)
+        .from_select(list(values), row)
+        .on_conflict_do_nothing()
+        .returning(_table.c.id)
     )
+    return made.first() is not None
 
 
 def latest_ticks(connection: Connection) -> dict[int, int]:

@@ -59,17 +59,17 @@ def put(connection: Connection, deployment_id: int, schedule: Schedule, *, revis
         "revision": revision + 1,
     }
     if revision == 0:
-        changed = connection.execute(
+        statement = (
             insert_into(connection.dialect.name, _table)
             .values(deployment_id=deployment_id, **values)
             .on_conflict_do_nothing(index_elements=["deployment_id"])
-        ).rowcount
+        )
     else:
-        changed = connection.execute(
+        statement = (
             update(_table)
             .where(_table.c.deployment_id == deployment_id, _table.c.revision == revision)
             .values(**values)
-        ).rowcount
-    if not changed:
+        )
+    if connection.execute(statement.returning(_table.c.deployment_id)).first() is None:
         raise StaleReadError("the schedule has changed since it was read")
     return get(connection, deployment_id)

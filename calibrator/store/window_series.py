@@ -86,18 +86,22 @@ def series(
     """
     table = table_for(start, end, step, raw=raw, pooled=segment is None and sampling is None)
     where = ["deployment_id = :deployment"]
+    given: dict[str, Any] = {
+        "deployment": deployment_id,
+        "start": int(start),
+        "end": int(end),
+        "step": int(step),
+    }
     if segment is not None:
         # The id first: a range of (deployment, segment, hour) is then one scan of an index.
         where.append(
             "segment_id = (SELECT id FROM segments WHERE deployment_id = :deployment AND name = :segment)"
         )
+        given["segment"] = segment
     if sampling is not None:
         where.append("sampling = :sampling")
+        given["sampling"] = sampling
     statement = _aggregate(connection.dialect.name, table.name, "start - start % :step", tuple(where))
-    given = {
-        "deployment": deployment_id, "start": int(start), "end": int(end), "step": int(step),
-        "segment": segment, "sampling": sampling,
-    }  # fmt: skip
     found = WindowSeries.zeros(np.arange(int(start), int(end), int(step)), gamma)
     first, position, sums = _fetch(connection, statement, given)
     kept = position <= gamma
@@ -145,11 +149,9 @@ def _put(found: WindowSeries, point: Integers, index: Integers, sums: Integers) 
 def _aggregate(dialect: str, table: str, first: str, where: tuple[str, ...]) -> TextClause:
     """Write the query once: SQLAlchemy takes longer to build a hundred sums than Python to read them."""
     sums = [f"CAST(sum({name}) AS BIGINT)" for name in schema.SUM_COLUMNS]
-    if dialect == "sqlite":
-        shown = ", ".join(sums)
-    else:
-        # A hundred numbers in one value: making a Python int of each takes as long as adding them up.
-        shown = " || ".join(f"int8send({each})" for each in sums)
+    # A hundred numbers in one value: making a Python int of each takes as long as adding them up.
+    packed = " || ".join(f"int8send({each})" for each in sums)
+    shown = ", ".join(sums) if dialect == "sqlite" else packed
     restricted = " AND ".join((*where, "start >= :start", "start < :end"))
     return text(
         f'SELECT {first} AS first, "position", {shown} FROM {table} WHERE {restricted} GROUP BY 1, 2'  # noqa: S608
@@ -163,8 +165,7 @@ def _fetch(
     postgresql = connection.dialect.name != "sqlite"
     if postgresql:
         connection.execute(text(f"SET LOCAL work_mem = '{_SORT_MEMORY}'"))
-    used = {name: value for name, value in given.items() if name in statement._bindparams}
-    rows = connection.execute(statement, used).all()
+    rows = connection.execute(statement, dict(given)).all()
     if postgresql:
         values = np.frombuffer(b"".join(row[2] for row in rows), dtype=">i8").astype(np.int64)
     else:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrator.core.population import MAX_UNSEEN_SHARE
 from calibrator.core.report import MIN_LABELS
 from calibrator.core.windows import BIN_SUMS, SCALARS, UNIT, WINDOW_BINS
 
@@ -185,7 +186,7 @@ def _describes_traffic(s: dict[str, Float]) -> NDArray[np.bool_]:
     """As :func:`calibrator.core.population.window_population`."""
     complete = (s["verified"] == s["drafted"]).all(axis=-1)
     spread = np.sqrt(np.maximum(s["weight_squared"] - s["weight"], 0.0))
-    short = s["drafted"] - s["weight"] > 5.0 * spread + 1e-6 * s["drafted"]
+    short = s["drafted"] - s["weight"] > 5.0 * spread + MAX_UNSEEN_SHARE * s["drafted"]
     return np.asarray(complete | ~short.any(axis=-1))
 
 

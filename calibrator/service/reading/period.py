@@ -32,6 +32,8 @@ CURVE_POINTS = 60
 SERIES = ("ece", "ece_low", "ece_high", "noise_floor", "squared_error", "gap", "n_eff", "coverage")
 TOTALS = (*SERIES, "gap_low", "gap_high", "predicted", "observed", "brier", "log_loss")
 PUBLISHED = "published"
+CHOICE = "form "
+"""Such reasons say which form was chosen, not why nothing was published."""
 
 
 def period_numbers(
@@ -144,6 +146,8 @@ def _why_not(tried: Sequence[Refresh]) -> list[dict[str, Any]]:
         if each.outcome in (None, PUBLISHED):
             continue
         for reason in each.reasons:
+            if reason.startswith(CHOICE):
+                continue
             key = (each.outcome or "", re.sub(r"[-+]?\d[\d.,]*(e[-+]?\d+)?", "#", reason))
             entry = found.setdefault(key, {"outcome": each.outcome, "count": 0})
             entry.update(count=entry["count"] + 1, reason=reason, last=each.started)

@@ -79,7 +79,7 @@ def sampled_reliability(
     rounds, weights = found.rounds, found.weights / found.weights.mean()
     versions = np.unique(rounds.version).tolist()
     documents = {v: parameters.get(connection, deployment.id, v) for v in versions if v}
-    newest = parameters.latest(connection, deployment.id)
+    newest = parameters.in_force(connection, deployment.id)
     survival = {
         "raw": ParameterSet.identity(rounds.gamma).survival(rounds),
         "in_force": served_survival(rounds, documents),

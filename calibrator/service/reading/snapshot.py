@@ -63,7 +63,7 @@ def snapshot(connection: Connection, now: float) -> Snapshot:
     measured = []
     for overview in overviews(connection, shown, now):
         deployment = overview.deployment
-        latest = parameters.latest(connection, deployment.id) if overview.latest else None
+        latest = parameters.in_force(connection, deployment.id) if overview.latest else None
         measured.append(
             Measured(
                 overview=overview,

@@ -13,7 +13,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from calibrator.service.access import AccessError, AccessPolicy, Caller, Role
 from calibrator.service.web.guards import SAFE_METHODS
-from calibrator.service.web.problems import Forbidden, Unauthorized
+from calibrator.service.web.problems import Forbidden, Unauthorized, Unavailable
+from serving_adapter.ports import TransportError
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,8 @@ class Access:
             except AccessError as error:
                 log.warning("request_refused status=%d path=%r reason=%r", 401, scope["path"], str(error))
                 raise Unauthorized(str(error)) from error
+            except TransportError as error:
+                raise Unavailable(f"the identity provider is not available: {error}") from error
             needed = needed_role(scope["method"], scope["path"])
             if not caller.role.covers(needed):
                 log.warning(

@@ -29,6 +29,7 @@ from calibrator.service.web.routes import (
     jobs,
     me,
     operations,
+    reference,
     refreshes,
     replicas,
     rollouts,
@@ -56,7 +57,7 @@ API_ROUTERS: tuple[APIRouter, ...] = (
 )
 """All below /v1; each router names its paths from there: ``/deployments``. One line each, any order."""
 
-OPEN_ROUTERS: tuple[APIRouter, ...] = (operations.router, dashboard.router)
+OPEN_ROUTERS: tuple[APIRouter, ...] = (operations.router, reference.router, dashboard.router)
 """Health, metrics, and last the dashboard: paths from the root."""
 
 

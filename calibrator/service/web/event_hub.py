@@ -19,7 +19,7 @@ from calibrator.store.store import Store
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 1.0
+POLL_SECONDS = 0.5
 PROGRESS_SECONDS = 2.0
 """Rows come in all the time: a deployment is told of at most this often."""
 KEEP_ALIVE_SECONDS = 15.0

@@ -33,7 +33,7 @@ def get_exploration(
     first, last = whole_hours(given.start, given.end)
     with context.store.read() as connection:
         known = known_deployment(connection, deployment)
-        latest = parameters.latest(connection, known.id)
+        latest = parameters.in_force(connection, known.id)
         made = decisions(connection, known.id)
         covered = coverage(connection, known, first, last)
     return models.Exploration.model_validate(

@@ -89,7 +89,7 @@ function drawTools() {
     const me = who();
     replace(account, token()
       ? h("button", { class: "button quiet", type: "button", title: "Forget the token of this tab", onclick: forget }, `${me.role} · sign out`)
-      : h("span", { class: "live" }, me.read_only ? "read-only" : me.role));
+      : h("span", { class: "role" }, me.read_only ? "read-only" : me.role));
   });
   replace(document.getElementById("tools"), live, account, theme, help);
 }

@@ -54,7 +54,7 @@ export function coveragePanels(name, view) {
         grid: { left: 46, right: 52, top: 20, bottom: 26 },
         xAxis: timeAxis(c),
         yAxis: [valueAxis(c, "", { min: 0, axisLabel: { formatter: (v) => `${Number((v * 100).toPrecision(2))} %` } }),
-          valueAxis(c, "", { max: 0, show: priced, position: "right", splitLine: { show: false }, axisLabel: { formatter: (v) => `${Number((v * 100).toPrecision(2))} %` } })],
+          valueAxis(c, "", { max: 0, min: ({ min }) => Math.min(-0.002, min), show: priced, position: "right", splitLine: { show: false }, axisLabel: { formatter: (v) => `${Number((v * 100).toPrecision(2))} %` } })],
         series: [
           { type: "line", step: "end", name: "explored share", data: rows.map((r) => [Date.parse(r.at), r.explore]), symbol: rows.length > 60 ? "none" : "circle", symbolSize: 5, itemStyle: { color: c["in-force"] }, lineStyle: { width: 2, color: c["in-force"] } },
           { type: "line", step: "end", name: "cost", yAxisIndex: 1, data: rows.map((r) => [Date.parse(r.at), r.relative_speed]), symbol: rows.length > 60 ? "none" : "rect", symbolSize: 5, itemStyle: { color: c.raw }, lineStyle: { width: 1.5, type: "dashed", color: c.raw } }],

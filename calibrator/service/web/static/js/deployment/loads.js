@@ -19,14 +19,14 @@ const rows = (figures) => [
   ["requests at a time", f.figure(figures.requests)], ["budget per request", f.fixed(figures.budget, 2)], ["accepted per round", f.fixed(figures.accepted_length, 2)], ["wasted", f.share(figures.wasted)],
   ["tokens/s", f.count(figures.tokens_per_second)], ["tokens/s per user", f.figure(figures.tokens_per_second_per_user)], ["steps", f.count(figures.steps)]];
 
-function chartPanel({ title, note, tools, load, build, label, width = "w6", height = 250, id }) {
+function chartPanel({ title, note, tools, load, build, label, needs, width = "w6", height = 250, id }) {
   const chart = new Chart(height);
   const made = panel({
     title, note, tools, width, load, id,
     draw: (body, { by_load: loads }) => {
-      const known = loads.filter((l) => l.steps > 0);
+      const known = loads.filter((l) => l.steps > 0 && f.isNumber(l[needs]));
       if (!known.length) {
-        body.textContent = "No steps in this range.";
+        body.textContent = "No steps in this range that say so much.";
         return;
       }
       if (!body.contains(chart.el)) body.replaceChildren(chart.el);
@@ -38,7 +38,7 @@ function chartPanel({ title, note, tools, load, build, label, width = "w6", heig
 
 export function loadPanels(load) {
   const budget = chartPanel({
-    title: "Verification budget against concurrency", id: "budget", load,
+    title: "Verification budget against concurrency", id: "budget", load, needs: "budget",
     tools: legend([["line", "var(--in-force)", "verified", "budget"], ["dashed", "var(--third)", "accepted", "accepted_length"]]),
     label: "Draft tokens verified and accepted per request by concurrency",
     build: (c, loads) => ({
@@ -52,10 +52,10 @@ export function loadPanels(load) {
     }),
   });
   const users = chartPanel({
-    title: "Throughput against speed for a user", id: "users", load, label: "Tokens per second of a replica against tokens per second per user",
+    title: "Throughput against speed for a user", id: "users", load, needs: "tokens_per_second_per_user", label: "Tokens per second of a replica against tokens per second per user",
     note: null,
     build: (c, loads) => {
-      const points = loads.filter((l) => f.isNumber(l.tokens_per_second) && f.isNumber(l.tokens_per_second_per_user));
+      const points = loads;
       return {
         grid: { left: 54, right: 20, top: 32, bottom: 40 },
         xAxis: axis(c, { type: "value", scale: true, name: "tokens/s per user", nameLocation: "middle", nameGap: 25, splitLine: { show: false } }),

@@ -2,7 +2,7 @@
 
 import { h, replace } from "../ui/dom.js";
 import { badge } from "../ui/badge.js";
-import { confirmWithReason, toast } from "../ui/dialog.js";
+import { confirmWithReason, field, toast } from "../ui/dialog.js";
 import { panel } from "../ui/panel.js";
 import { Table } from "../ui/table.js";
 import { term, tipTable } from "../ui/tip.js";
@@ -14,12 +14,17 @@ import { deploymentUrl } from "../router.js";
 import { actionButton } from "./versions.js";
 
 const STAGES = ["shadow", "canary", "all"];
+const points = (digits) => [(x) => f.fixed(x, digits), (x) => f.signed(x, digits)];
+/** Logs of ratios, as changes in per cent. */
+const ratio = (x) => (f.isNumber(x) ? f.change(Math.expm1(x), 2) : f.DASH);
+
+// Name, what it is, which way is better, how to show a value and a difference.
 const MEASURES = {
-  acceptance: ["Acceptance", "accepted share, higher is better", (x) => f.fixed(x, 4), (x) => f.signed(x, 4)],
-  calibration: ["Calibration", "error, lower is better", (x) => f.fixed(x, 4), (x) => f.signed(x, 4)],
-  step_time: ["Step time", "lower is better", f.duration, (x) => (f.isNumber(x) ? `${x > 0 ? "+" : x < 0 ? "−" : ""}${f.duration(Math.abs(x))}` : f.DASH)],
+  acceptance: ["Acceptance", "accepted tokens per round, more is better", 1, ...points(3)],
+  calibration: ["Calibration", "log loss of both sets on the same rows, less is better", -1, ...points(4)],
+  step_time: ["Step time", "against what the curve promises, less is better", -1, ratio, ratio],
+  throughput: ["Throughput", "tokens per second, more is better", 1, ratio, ratio],
 };
-const HIGHER_IS_BETTER = new Set(["acceptance"]);
 
 function stages({ stage, state, history }) {
   const last = history?.map((e) => e.stage).filter((st) => STAGES.includes(st)).at(-1) ?? "shadow";
@@ -32,39 +37,39 @@ function stages({ stage, state, history }) {
   }));
 }
 
-/** Each measure on a scale of its own (a share and a time share no axis), better to the right. */
-function canaryEvidence(rows) {
+/** Each measure on a scale of its own (tokens and times share no axis), better to the right. */
+function evidence(rows) {
   return rows.map((row, i) => {
-    const [label, sub, show, showChange] = MEASURES[row.measure] ?? [row.measure, "", f.figure, f.figure];
-    const sign = HIGHER_IS_BETTER.has(row.measure) ? 1 : -1;
-    const flip = sign > 0 ? [row.low, row.high] : [row.high, row.low].map((x) => (f.isNumber(x) ? -x : null));
+    const [label, what, sign, show, showChange] = MEASURES[row.measure] ?? [row.measure, "", 1, f.figure, f.figure];
+    const turned = (x) => (f.isNumber(x) ? sign * x : null);
+    const [low, high] = sign > 0 ? [row.low, row.high] : [turned(row.high), turned(row.low)];
+    const sides = f.isNumber(row.canary) && f.isNumber(row.control) ? `: ${show(row.canary)} against ${show(row.control)}` : "";
     return h("div", { class: "evidence-row" },
-      h("div", {}, h("b", {}, label), " ", badge(row.verdict), h("span", { class: "sub soft" }, `${sub}: canary ${show(row.canary)}, control ${show(row.control)}`)),
+      h("div", {}, h("b", {}, label), " ", badge(row.verdict), row.decides === false && h("span", { class: "soft small-note" }, " explains, does not decide"), h("span", { class: "sub soft" }, what, sides)),
       responsive((width) => forest([{
-        label: "", value: f.isNumber(row.difference) ? sign * row.difference : null, low: flip[0], high: flip[1], verdict: row.verdict,
-        about: () => tipTable(label, [["canary", show(row.canary)], ["control", show(row.control)], ["difference", showChange(row.difference)], ["interval", f.interval(row.low, row.high, showChange)], ["n canary, control", `${f.count(row.n_canary)}, ${f.count(row.n_control)}`]]),
+        label: "", value: turned(row.difference), low, high, verdict: row.verdict,
+        about: () => tipTable(label, [["candidate", show(row.canary)], ["control", show(row.control)], ["difference", showChange(row.difference)], ["interval", f.interval(row.low, row.high, showChange)],
+          ["n candidate, control", `${f.count(row.n_canary)}, ${f.count(row.n_control)}`], f.isNumber(row.tolerance) && ["tolerated loss", showChange(row.tolerance)], ["such a loss is", row.bounded ? "excluded" : "not excluded yet"]]),
         text: f.isNumber(row.difference) ? `${showChange(row.difference)} ${f.interval(row.low, row.high, showChange)}` : "no rows yet",
-      }], { label: `${label}: difference of canary and control`, width, format: showChange, labelWidth: 8, textWidth: 250, symmetric: true, zeroText: i === rows.length - 1 ? "no difference" : "" })));
+      }], { label: `${label}: difference of candidate and control`, width, format: showChange, labelWidth: 8, textWidth: 250, symmetric: true, zeroText: i === rows.length - 1 ? "no difference" : "" })));
   });
 }
 
-function shadowEvidence(shadow) {
-  if (!shadow) return h("p", { class: "soft" }, "No evidence yet: rows are being scored.");
-  const [value, low, high] = [shadow.improvement ?? shadow.difference ?? shadow.estimate ?? null, shadow.low ?? null, shadow.high ?? null];
-  const facts = Object.entries(shadow).filter(([, v]) => v !== null && typeof v !== "object");
-  return h("div", {},
-    f.isNumber(value) && responsive((width) => forest([{ label: "Score on live rows", sub: "candidate against in force", value, low, high, verdict: shadow.verdict ?? (low > 0 ? "better" : high < 0 ? "worse" : "undecided") }], { label: "Improvement in shadow", width, format: (x) => f.signed(x) })),
-    h("p", { class: "soft" }, facts.map(([key, v]) => `${key.replaceAll("_", " ")} ${typeof v === "number" ? f.figure(v) : v}`).join(" · ")));
-}
-
 export function rolloutCard(r, changed, withName) {
-  const act = (what) => confirmWithReason({
-    ...{
-      promote: { title: `Promote version ${r.version}?`, confirm: "Promote", text: r.stage === "shadow" ? `It is applied by ${f.share(r.share, 0)} of the replicas from now on.` : "Every replica applies it from now on. Evidence may not have decided yet." },
-      abort: { title: `Abort the rollout of version ${r.version}?`, confirm: "Abort", danger: true, required: false, text: `Canary replicas return to version ${r.control_version ?? "in force before"}.` },
-    }[what],
+  const promote = () => {
+    const stage = h("select", {}, r.stage === "shadow" && h("option", { value: "canary" }, `canary: ${f.share(r.share, 0)} of the replicas`), h("option", { value: "all" }, "all replicas"));
+    return confirmWithReason({
+      title: `Promote version ${r.version}?`, confirm: "Promote", text: "Replicas apply it from now on, whether the evidence has decided or not.", more: field("To", stage),
+      act: async (reason) => {
+        await send("POST", `/rollouts/${r.id}/promote`, { stage: stage.value, ...(reason && { reason }) });
+        changed();
+      },
+    });
+  };
+  const abort = () => confirmWithReason({
+    title: `Abort the rollout of version ${r.version}?`, confirm: "Abort", danger: true, text: "Replicas that run it get what they ran before, under a new version number.",
     act: async (reason) => {
-      await send("POST", `/rollouts/${r.id}/${what}`, reason ? { reason } : {});
+      await send("POST", `/rollouts/${r.id}/abort`, reason ? { reason } : {});
       changed();
     },
   });
@@ -79,16 +84,20 @@ export function rolloutCard(r, changed, withName) {
   });
   const running = r.state === "running";
   const canary = r.evidence?.canary ?? [];
+  const shadow = r.evidence?.shadow ?? null;
+  const sides = r.evidence?.replicas;
   return h("article", { class: "card rollout", "aria-label": `Rollout ${r.id}` },
     h("div", { class: "panel-head" },
-      h("h2", {}, withName && [h("a", { href: deploymentUrl(r.deployment, "rollouts") }, r.deployment), ": "], `version ${r.version}`, f.isNumber(r.control_version) && h("span", { class: "soft" }, ` against ${r.control_version}`)), badge(r.state),
-      running && r.stage !== "all" && actionButton("Promote", "promote", () => act("promote")),
-      running && actionButton("Abort", "abort", () => act("abort"), { danger: true }),
+      h("h2", {}, withName && [h("a", { href: deploymentUrl(r.deployment, "rollouts") }, r.deployment), ": "], `version ${r.version}`, h("span", { class: "soft" }, ` against ${r.control_version ? `version ${r.control_version}` : "the raw head"}`)), badge(r.state),
+      running && r.stage !== "all" && actionButton("Promote", "promote", promote),
+      running && actionButton("Abort", "abort", abort, { danger: true }),
       f.isNumber(r.control_version) && r.control_version > 0 && actionButton("Roll back", "rollback", rollBack, { danger: !running })),
     h("div", { class: "panel-body" },
-      h("div", { class: "rollout-top" }, stages(r), h("p", { class: "soft" }, running && r.stage === "canary" && `${f.share(r.share, 0)} of the replicas · `, running ? `in this stage for ${f.duration(now() - f.seconds(r.stage_since))}` : `ended ${f.time(r.finished_at, now())}`, r.reason && ` · ${r.reason}`)),
+      h("div", { class: "rollout-top" }, stages(r), h("p", { class: "soft" }, running && r.stage === "canary" && (sides ? `${sides.canary} replicas against ${sides.control}, ${sides.applied} run it · ` : `${f.share(r.share, 0)} of the replicas · `), running ? `in this stage for ${f.duration(now() - f.seconds(r.stage_since))}` : `ended ${f.time(r.finished_at, now())}`, r.reason && ` · ${r.reason}`)),
       h("div", { class: "grid" },
-        h("div", { class: "w8" }, h("h3", {}, canary.length ? "Canary against control" : "Shadow"), canary.length ? [h("p", { class: "soft small-note" }, "Better lies to the right. Intervals stay valid however often anyone looks."), canaryEvidence(canary)] : shadowEvidence(r.evidence?.shadow)),
+        h("div", { class: "w8" }, h("h3", {}, canary.length || !shadow ? "Canary against control" : "Shadow against the version in force"),
+          r.evidence?.decision && h("p", { class: "small-note" }, h("b", {}, { promote: "Promote", abort: "Abort", wait: "Wait" }[r.evidence.decision.action]), h("span", { class: "soft" }, `: ${r.evidence.decision.reason}`)),
+          canary.length ? evidence(canary) : shadow ? evidence([shadow]) : h("p", { class: "soft" }, "No evidence yet: rows are being scored.")),
         h("div", { class: "w4" }, h("h3", {}, "History"), h("ol", { class: "timeline" }, (r.history ?? []).map((e) => h("li", {}, h("time", { title: f.fullTime(e.at) }, f.time(e.at, now())), badge(e.stage), h("span", {}, e.reason, e.by && h("span", { class: "soft" }, ` (${e.by})`)))))))));
 }
 

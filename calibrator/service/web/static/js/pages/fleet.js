@@ -96,7 +96,7 @@ export function open() {
     const attention = rows.length - with_("ok") - with_("frozen");
     replace(tiles,
       tile("Deployments", f.count(rows.length), rows.length ? `${with_("ok")} ok` : ""),
-      tile("Need attention", f.count(attention), [["drifting", "drifting"], ["insufficient", "insufficient"], ["stale", "stale"]].filter(([st]) => with_(st)).map(([st, word]) => `${with_(st)} ${word}`).join(", ") || "nobody"),
+      tile("Need attention", f.count(attention), [["drifting", "drifting"], ["insufficient", "insufficient"], ["stale", "stale"], ["no_data", "without rows"]].filter(([st]) => with_(st)).map(([st, word]) => `${with_(st)} ${word}`).join(", ") || "nobody"),
       tile(term("drift", "Open drift episodes"), f.count(open_), [...new Set(rows.flatMap((d) => d.drift.kinds))].join(", ") || "none"),
       tile("Live replicas", f.count(live), refusing ? `${refusing} ${refusing === 1 ? "refuses" : "refuse"} a version` : "none refuses"));
     tiles.hidden = rows.length === 0;

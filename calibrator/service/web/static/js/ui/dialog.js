@@ -50,11 +50,11 @@ export function field(label, input, hint) {
 }
 
 /** Confirm with a reason that is kept with the change. */
-export async function confirmWithReason({ title, text, confirm, danger, required = false, act }) {
+export async function confirmWithReason({ title, text, confirm, danger, required = false, more = null, act }) {
   const reason = h("textarea", { name: "reason", maxlength: 500, required, placeholder: "kept in the history and the audit log" });
   return openDialog({
     title, confirm, danger,
-    body: [text && h("p", {}, text), field(required ? "Reason" : "Reason (optional)", reason)],
+    body: [text && h("p", {}, text), more, field(required ? "Reason" : "Reason (optional)", reason)],
     act: () => act(reason.value.trim() || undefined),
   });
 }

@@ -1,0 +1,201 @@
+"""The report of a deployment and a period: numbers for machines, one page for people."""
+
+import json
+import re
+
+import pytest
+
+from calibrator.cli import output
+from calibrator.cli.app import run
+from calibrator.report.deployment_page import headline, render_deployment_page
+from calibrator.service.reading.period import period_numbers
+from calibrator.store import deployments, episodes
+from calibrator.store.episodes import Episode
+from tests.recorded import recorded, truncate
+from tests.refresh_support import Place
+
+pytest_plugins = ["tests.refresh_fixtures"]
+
+HOUR = 3600.0
+
+
+def numbers(place: Place, start: float, end: float, name: str = "chat"):
+    with place.store.read() as connection:
+        found = deployments.get(connection, name)
+        assert found is not None
+        return period_numbers(connection, found, start, end)
+
+
+def lived(place: Place) -> tuple[float, float]:
+    """Two hours: a version published, served and judged, an alarm, a refresh that published nothing."""
+    begin = place.clock.now()
+    rows = recorded("typical")
+    place.ingest(truncate(rows.take(slice(0, 6000)), rows.take(slice(0, 6000)).accepted * 0 + 5, 0.05))
+    place.report()
+    assert place.refresher.refresh("chat").outcome == "published"
+    place.clock.advance(HOUR)
+    place.ingest(truncate(rows.take(slice(6000, 9000)), rows.take(slice(6000, 9000)).accepted * 0 + 5, 0.05))
+    with place.store.write() as connection:
+        found = deployments.get(connection, "chat")
+        assert found is not None
+        now = place.clock.now()
+        episode = Episode(
+            "acceptance", None, 2, None, None, "below", now - 60.0, now, None, -0.05, "it fell", "look", 1
+        )
+        episodes.start(connection, found.id, episode)
+    place.refresher.refresh("chat")
+    place.clock.advance(60.0)
+    return begin - 60.0, place.clock.now()
+
+
+def test_the_numbers_of_a_period_hold_everything_that_happened(place: Place) -> None:
+    start, end = lived(place)
+    found = numbers(place, start, end)
+    json.dumps(found, allow_nan=False)
+    assert [row["drafted"] for row in found["totals"]["raw"]][0] == 9000
+    assert found["sample"]["rows"] == 9000
+    assert set(found["sample"]["positions"]) == {"raw", "in_force", "latest"}
+    assert [v["version"] for v in found["versions"]][0] == 1
+    assert [r["outcome"] for r in found["refreshes"]][0] == "published"
+    assert [e["kind"] for e in found["episodes"]] == ["acceptance"]
+    assert len(found["exploration"]) == len(found["refreshes"]) == 2
+    assert len(found["coverage"]) == found["gamma"] == 7
+    assert len(found["series"]["at"]) == len(found["series"]["raw"]["ece"])
+    top = headline(found)
+    assert (top["rounds"], top["open"]) == (9000, ["acceptance"])
+
+
+def test_in_force_is_what_the_engine_predicted_when_it_served_a_row(place: Place) -> None:
+    rows = recorded("typical").take(slice(0, 4000))
+    place.ingest(rows)
+    place.report()
+    place.refresher.refresh("chat")
+    found = numbers(place, place.clock.now() - 60.0, place.clock.now() + 60.0)
+    curves = found["sample"]["positions"]
+    # Every row was served before there was a version, so what was in force is the raw head.
+    assert curves["in_force"][0]["curve"]["observed"] == curves["raw"][0]["curve"]["observed"]
+    assert curves["latest"][0]["smooth_ece"] < 0.5 * curves["raw"][0]["smooth_ece"]
+
+
+def test_a_period_sees_only_what_lies_in_it(place: Place) -> None:
+    start, end = lived(place)
+    later = numbers(place, end - 120.0, end)
+    assert later["sample"]["rows"] == 3000
+    assert len(later["refreshes"]) == 1
+    # The version in force when the period began is part of its story.
+    assert later["versions"][0]["version"] == 1
+    before = numbers(place, start - 10 * HOUR, start - 9 * HOUR)
+    assert before["sample"] is None
+    assert before["refreshes"] == before["versions"] == before["episodes"] == []
+
+
+def test_reasons_that_differ_in_their_numbers_only_are_counted_together(place: Place) -> None:
+    place.ingest(recorded("typical").take(slice(0, 6000)))
+    place.report()
+    for _ in range(3):
+        place.refresher.refresh("chat")
+        place.clock.advance(60.0)
+    found = numbers(place, place.clock.now() - HOUR, place.clock.now())
+    (gain,) = [each for each in found["not_published"] if each["reason"].startswith("no gain")]
+    assert (gain["outcome"], gain["count"]) == ("unchanged", 2)
+    assert not any(each["reason"].startswith("form ") for each in found["not_published"])
+
+
+def test_the_page_needs_nothing_from_anywhere_else(place: Place) -> None:
+    start, end = lived(place)
+    page = render_deployment_page(numbers(place, start, end), end)
+    assert re.findall(r'(?:src|href)="(?!data:|#)[^"]*"', page) == []
+    assert "<script" not in page
+    assert page.count("data:image/svg+xml;base64,") == 5
+    for heading in ("Draft positions", "Error over time", "Parameters", "Drift", "Refreshes"):
+        assert heading in page
+    assert "nan" not in re.sub(r"base64,[^\"]*", "", page).lower().replace("finance", "")
+
+
+def test_what_others_wrote_is_shown_and_never_run(place: Place) -> None:
+    start, end = lived(place)
+    found = numbers(place, start, end)
+    found["refreshes"][0]["reasons"] = ["<script>alert(1)</script>"]
+    found["episodes"][0]["summary"] = "<img src=x onerror=alert(1)>"
+    page = render_deployment_page(found, end)
+    assert "<script>" not in page
+    assert "<img src=x" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_an_empty_deployment_and_an_old_period_have_a_page(place: Place) -> None:
+    with place.store.write() as connection:
+        deployments.register(connection, "empty", 7, "f", place.clock.now())
+    now = place.clock.now()
+    page = render_deployment_page(numbers(place, now - HOUR, now, "empty"), now)
+    assert "No rounds were folded in this period." in page
+    assert "No refresh began in this period." in page
+
+
+def test_without_sampled_rows_the_stored_sums_are_drawn(place: Place) -> None:
+    start, end = lived(place)
+    found = numbers(place, start, end) | {"sample": None}
+    page = render_deployment_page(found, end)
+    assert "the diagrams show the bins of the stored sums" in page
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, place: Place, tmp_path):
+    """Run the command on the place's store; give exit code, stdout and stderr."""
+    from rich.console import Console
+
+    def command(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(output, "out", Console(highlight=False, width=140))
+        monkeypatch.setattr(output, "err", Console(stderr=True, highlight=False))
+        url = str(place.store.engine.url)
+        given = ["report", "--database-url", url, "--output", str(tmp_path / "page.html"), *arguments]
+        code = run([str(a) for a in given])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return command
+
+
+def test_the_command_writes_a_page_or_prints_the_numbers(place: Place, call, tmp_path) -> None:
+    start, end = lived(place)
+    period = ("--deployment", "chat", "--from", start, "--to", end)
+    code, out, err = call(*period)
+    assert code == 0, err
+    assert "9,000 rounds" in out
+    assert "Calibration of chat" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    code, out, _ = call(*period, "--json")
+    assert code == 0
+    assert json.loads(out)["deployment"] == "chat"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--deployment", "nobody"), "--deployment: got 'nobody', expected one of chat"),
+        (
+            ("--deployment", "chat", "--from", "2000", "--to", "1000"),
+            "--from: got 2000, expected a time before --to = 1000",
+        ),
+        (
+            ("--deployment", "chat", "--from", "2099-01-01T00:00:00Z"),
+            "--from: got 2099-01-01T00:00:00Z, expected a time in the past",
+        ),
+        (("--deployment", "chat", "--from", "yesterday"), "--from: got 'yesterday', expected an RFC 3339"),
+    ],
+)
+def test_wrong_input_is_one_clear_line(place: Place, call, arguments, message) -> None:
+    place.ingest(recorded("typical").take(slice(0, 200)))
+    code, _, err = call(*arguments)
+    assert code == 2
+    assert message in " ".join(err.split())
+
+
+def test_a_store_without_deployments_says_so(place: Place, call) -> None:
+    code, _, err = call("--deployment", "chat")
+    assert (code, "no deployment is known" in err) == (2, True)
+
+
+def test_an_end_in_the_future_is_now(place: Place, call) -> None:
+    place.ingest(recorded("typical").take(slice(0, 200)))
+    code, _, err = call("--deployment", "chat", "--from", "1000000000", "--to", "4000000000", "--json")
+    assert code == 0, err
