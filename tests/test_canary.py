@@ -5,9 +5,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from benchmarks.rollout import Difference, canary, traffic
 from calibrator.core.arms import ArmSums
 from calibrator.core.canary import MIN_ROUNDS, Rules, judge_canary, judge_shadow
-from tests.rollout_simulation import Difference, canary, traffic
 
 LOOSE = Rules(
     shadow_rounds=500, acceptance_tolerance=0.06, step_time_tolerance=0.06, calibration_tolerance=0.004

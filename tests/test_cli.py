@@ -124,6 +124,29 @@ def test_the_gate_keeps_what_is_in_force_unless_it_is_beaten(call, tmp_path: Pat
     assert "no gain" in again["reasons"][-1]
 
 
+def test_an_affine_set_that_stays_is_fitted_anew_for_a_file_of_temperatures(call, tmp_path: Path) -> None:
+    native, out = tmp_path / "p.json", tmp_path / "sts.json"
+    affine = as_json(call, "fit", TYPICAL, "--form", "affine", "--out", native)
+    kept = as_json(
+        call,
+        "fit",
+        TYPICAL,
+        "--form",
+        "auto",
+        "--gate",
+        "--current",
+        native,
+        "--out",
+        out,
+        "--format",
+        "sglang",
+    )
+    written = json.loads(out.read_text())["temperatures"]
+    assert (kept["publish"], kept["form"]) == (False, "affine")
+    assert written != pytest.approx(affine["temperatures"])
+    assert any("refitted in the temperature form" in note for note in kept["notes"])
+
+
 def test_truncated_rows_without_exploration_say_whom_they_describe(call, tmp_path: Path) -> None:
     with np.load(TYPICAL) as rows:
         logits, accepted = rows["logits"], rows["accepted"]

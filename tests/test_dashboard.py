@@ -226,6 +226,36 @@ def test_versions_are_compared_exported_and_rolled_back(window: Watched, served:
     page.keyboard.press("Escape")
 
 
+def test_a_rollout_is_started_promoted_and_aborted(window: Watched, served: Served, tmp_path: Path) -> None:
+    page = window.open("/deployments/demo/parameters")
+    page.get_by_role("button", name="Start a rollout").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Version").fill("1")
+    dialog.get_by_role("button", name="Start").click()
+    expect(page).to_have_url(re.compile("/deployments/demo/rollouts"))
+    card = page.locator(".rollout").first
+    expect(card).to_contain_text("running")
+    (rollout,) = [r for r in served.get("/rollouts")["items"] if r["state"] == "running"]
+    assert (rollout["deployment"], rollout["stage"]) == ("demo", "shadow")
+    card.get_by_role("button", name="Promote").click()
+    dialog.get_by_label("To").select_option("canary")
+    dialog.get_by_role("textbox").fill("looks fine")
+    dialog.get_by_role("button", name="Promote").click()
+    expect(card.locator(".steps .now")).to_contain_text("canary")
+    expect(card.locator(".timeline")).to_contain_text("looks fine")
+    for width in (390, 1280):
+        page.set_viewport_size({"width": width, "height": 860})
+        assert window.overflow() <= 0
+        window.shot(screenshots(tmp_path), f"rollout-running-{width}")
+    card.get_by_role("button", name="Abort").click()
+    dialog.get_by_role("textbox").fill("an incident")
+    dialog.get_by_role("button", name="Abort").click()
+    expect(card).to_contain_text("aborted")
+    assert served.get(f"/rollouts/{rollout['id']}")["state"] == "aborted"
+    page = window.open("/rollouts")
+    expect(page.locator(".rollout")).to_contain_text("an incident")
+
+
 def test_the_evidence_of_a_refresh_is_shown(window: Watched) -> None:
     page = window.open("/deployments/chat/activity")
     page.get_by_role("button", name="Evidence").last.click()

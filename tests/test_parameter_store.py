@@ -256,6 +256,7 @@ def test_reports_are_kept_by_replica_and_the_last_one_counts(store: RedisParamet
         forms=("temperature", "affine"),
         refused=2,
         reason='gamma: got "7"\n\u00e9, expected 5',
+        segment_sets=True,
     )
     other = ReplicaReport("pod {2}", applied=0, reported_at=1_700_000_000.0)
     store.report("chat/eu-1", first, 60)

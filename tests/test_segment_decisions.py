@@ -98,7 +98,7 @@ def test_a_set_that_no_longer_pays_is_dropped_with_its_reason():
     assert ("code", "*") not in keys(decided)
     assert decided.evidence["segments"]["code"]["action"] == "drop"
     assert any("no longer pays" in reason for reason in decided.evidence["segments"]["code"]["reasons"])
-    assert any(reason.startswith("segments: own set dropped: code/*") for reason in decided.reasons)
+    assert any("own set dropped" in reason and "code/*" in reason for reason in decided.reasons)
 
 
 def test_a_set_without_rows_to_judge_it_by_stays():
@@ -125,8 +125,9 @@ def test_the_form_is_chosen_segment_by_segment():
     random = np.random.default_rng(0)
     kind = np.repeat([0, 1], 4000)
     z = random.normal(0.0, 1.5, (8000, GAMMA)).astype(np.float16)
-    # One head spreads too far around one half, the other is off by an offset that no temperature removes.
-    c = sigmoid(np.where(kind[:, None] == 0, z / 2.5, z + 1.5))
+    # One head wants another temperature at each position, which the affine form has not; the other is off
+    # by an offset that no temperature removes.
+    c = sigmoid(np.where(kind[:, None] == 0, z / np.array([3.0, 1.0, 0.4]), z + 1.5))
     accepted = np.cumprod(random.random(z.shape) < c, axis=1).sum(axis=1)
     decided = decide(
         Rounds.build(z, accepted, request=np.arange(8000) // 5, segment=kind, segments=("spread", "off"))
@@ -183,7 +184,7 @@ def test_too_few_requests_say_nothing_and_keep_what_there_is():
 
 
 def test_a_document_never_has_more_sets_than_fit():
-    sizes = {f"s{i:02d}": 120 for i in range(62)}
+    sizes = {f"s{i:02d}": 60 for i in range(62)}
     offsets = {name: (1.5 if i % 2 else -1.5) for i, name in enumerate(sizes)}
     rounds = traffic(sizes, offsets, sampling=1.4)
     decided = decide(rounds, [entry(f"old{i}", gamma=GAMMA) for i in range(MAX_SEGMENT_SETS)])

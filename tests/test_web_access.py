@@ -330,6 +330,28 @@ def test_an_issuer_that_is_away_is_no_refusal():
         verifier.verify(jwt.encode({"sub": "x"}, key, algorithm="RS256", headers={"kid": "k"}))
 
 
+def test_an_issuer_that_goes_away_locks_out_nobody_whose_key_is_known(issuer):
+    now = [0.0]
+    options = OidcOptions(issuer.url, "dspark", f"{issuer.base}/keys")
+    verifier = OidcVerifier(options, lambda: now[0])
+    token = issuer.token()
+    verifier.verify(token)
+    verifier._options = OidcOptions(issuer.url, "dspark", "http://127.0.0.1:1/keys")
+    now[0] += 1000.0
+    assert verifier.verify(token).subject == "oidc:ada"
+    stranger = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    for _ in range(3):
+        with pytest.raises(TransportError):
+            verifier.verify(issuer.token("k9", key=stranger))
+
+
+@pytest.mark.parametrize("url", ["http://issuer.example/keys", "file:///etc/passwd", "ftp://127.0.0.1/keys"])
+def test_keys_are_fetched_over_https_only(issuer, url):
+    verifier = OidcVerifier(OidcOptions(issuer.url, "dspark", url))
+    with pytest.raises(TransportError, match="https"):
+        verifier.verify(issuer.token())
+
+
 def test_both_kinds_of_tokens_open_the_api(service, issuer, verifier):
     policy = AccessPolicy(service.context.store, service.clock, verifier)
     client = TestClient(create_app(service.context, policy), base_url=ADDRESS)

@@ -220,6 +220,38 @@ def test_an_import_may_begin_a_rollout(registered):
     assert "rollout" in blocked.json()["detail"]
 
 
+# --- export
+
+
+def test_a_version_leaves_as_a_file_that_can_be_imported_again(registered):
+    content = {"temperatures": TEMPERATURES}
+    registered.post("/v1/deployments/chat/versions", {"format": "sglang", "content": content})
+    path = "/v1/deployments/chat/versions/1/export"
+    document = registered.get(path)
+    assert document.headers["content-disposition"] == 'attachment; filename="chat-v1.json"'
+    assert document.json() == registered.get("/v1/deployments/chat/versions/1").json()["document"]
+    for there, back in (("sglang", "sglang"), ("tensorrt", "tensorrt-llm")):
+        exported = registered.get(f"{path}?format={there}")
+        assert exported.headers["content-type"] == "application/json"
+        again = registered.post("/v1/deployments/chat/versions", {"format": back, "content": exported.json()})
+        assert again.json()["temperatures"] == TEMPERATURES
+    assert registered.get(f"{path}?format=vllm-cost").status_code == 409
+    assert registered.get(f"{path}?format=elsewhere").status_code == 422
+    assert registered.get("/v1/deployments/chat/versions/9/export").status_code == 404
+
+
+def test_an_affine_version_says_in_a_header_that_its_temperatures_were_fitted_anew(service):
+    service.fill()
+    version = service.get("/v1/deployments/chat").json()["version"]
+    form = service.get("/v1/deployments/chat").json()["form"]
+    exported = service.get(f"/v1/deployments/chat/versions/{version}/export?format=sglang")
+    assert exported.status_code == 200, exported.text
+    assert len(exported.json()["temperatures"]) == 7
+    assert ("refitted" in exported.headers.get("export-note", "")) == (form == "affine")
+    cost = service.get(f"/v1/deployments/chat/versions/{version}/export?format=sglang-cost")
+    assert cost.json()["sample_batch_tokens"]
+
+
 # --- roll back
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +20,7 @@ from calibrator.core.proposal import Proposal, propose
 from calibrator.core.report import PositionReport, mean_ece, position_report
 from calibrator.core.temperature import parse_grid
 from calibrator.formats.temperatures import FILE_FORMATS, encode_file, read_parameters
+from calibrator.service.export import ExportRefusedError, refit_as_temperatures
 from collectors.files import read_records
 from serving_adapter.contract import Evidence, ParameterDocument, Rounds
 
@@ -97,6 +99,7 @@ def fit(
     statuses: Sequence[str]
     if gate:
         in_force = ParameterSet.identity(rounds.gamma) if current is None else read_parameters(current)
+        in_force = replace(in_force, entries=())  # fits the pooled set, whatever goes before it
         if len(in_force.temperatures) != rounds.gamma:
             raise output.UsageError(
                 f"{current}: temperatures: got {len(in_force.temperatures)} positions, "
@@ -113,6 +116,10 @@ def fit(
     after = position_report(chosen.survival(rounds), rounds, bins, rule)
     if out is not None:
         document = _document(chosen, rounds, before, after, statuses, deployment)
+        if chosen.form not in supported:
+            # What is in force is kept and is affine: its temperatures alone would say something else.
+            document, refit_notes = _refitted(document, rounds, options)
+            notes = (*notes, *refit_notes)
         payload = encode_file(
             document,
             file_format,  # type: ignore[arg-type]
@@ -123,6 +130,15 @@ def fit(
     for note in notes:
         output.print_note(note)
     _print(rounds, chosen, before, after, statuses, proposal, notes, out, as_json)
+
+
+def _refitted(
+    document: ParameterDocument, rounds: Rounds, options: ProposalOptions
+) -> tuple[ParameterDocument, Sequence[str]]:
+    try:
+        return refit_as_temperatures(document, rounds, np.ones(len(rounds)), options)
+    except ExportRefusedError as error:
+        raise output.UsageError(f"--format: {error}") from error
 
 
 def _print(

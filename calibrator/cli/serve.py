@@ -7,7 +7,7 @@ import ipaddress
 import logging
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated
 
 import typer
@@ -27,7 +27,8 @@ from serving_adapter.settings import Settings, load_settings
 log = logging.getLogger(__name__)
 
 GOODBYE_SECONDS = 3
-"""Requests under way at SIGTERM get this long; event streams would otherwise never end."""
+"""Requests under way at SIGTERM get this long."""
+WATCH_SECONDS = 0.05
 
 NO_TOKENS = (
     "--host: got {host}, which others can reach, and there is no token and no identity provider: make one "
@@ -101,7 +102,7 @@ def serve(
                 address = _address(settings, listener)
                 log.info("service_started address=%s local=%s", address, local)
                 output.err.print(f"serving {address}  (Ctrl-C ends it)", markup=False, soft_wrap=True)
-                with _stopping(server, stop):
+                with _stopping(server, stop, app.state.live.close):
                     server.run(sockets=[listener])
     log.info("service_stopped")
     return 1 if failed.is_set() else 0
@@ -161,14 +162,21 @@ def _address(settings: Settings, listener: socket.socket) -> str:
 
 
 @contextlib.contextmanager
-def _stopping(server: uvicorn.Server, stop: threading.Event) -> Iterator[None]:
-    """End the server when ``stop`` is set: a signal may have come before its own handlers were there."""
+def _stopping(
+    server: uvicorn.Server, stop: threading.Event, say_goodbye: Callable[[], None]
+) -> Iterator[None]:
+    """End the server when ``stop`` is set: a signal may have come before its own handlers were there.
+
+    However its end was asked for, event streams are ended first: the server waits for all it answers.
+    """
     ended = threading.Event()
 
     def watch() -> None:
-        while not ended.wait(0.1):
-            if stop.is_set():
+        while not ended.wait(WATCH_SECONDS):
+            if stop.is_set() or server.should_exit:
+                say_goodbye()
                 server.should_exit = True
+                return
 
     watcher = threading.Thread(target=watch, name="dspark-stop", daemon=True)
     watcher.start()

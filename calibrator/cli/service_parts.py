@@ -83,9 +83,7 @@ def background(
     """
     failed = threading.Event()
     drift = DriftEvaluator(context.store, context.clock, evaluate_seconds=context.settings.evaluate_seconds)
-    rollouts = RolloutController(
-        context.store, context.parameter_store, context.publisher, context.clock
-    )
+    rollouts = RolloutController(context.store, context.parameter_store, context.publisher, context.clock)
     loop = CalibratorLoop(
         context.store,
         context.publisher,

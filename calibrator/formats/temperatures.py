@@ -99,7 +99,7 @@ def decode_parameters(where: str, payload: bytes) -> ParameterSet:
             document = decode_document(payload)
         except ContractError as error:
             raise FormatError(f"{where}: {error}") from error
-        return ParameterSet(document.form, np.array(document.temperatures), np.array(document.offsets))
+        return ParameterSet.of(document)
     for name in ("temperatures", "sts_temperatures"):
         if name in content:
             return _temperatures(where, name, content[name])

@@ -172,7 +172,7 @@ def refit_as_temperatures(
         digest="",
         signature="",
     )
-    note = f"refitted in the temperature form from {len(rounds)} stored rows, for the version is affine"
+    note = f"refitted in the temperature form from {len(rounds)} rows, for the version is affine"
     return refitted, [note, *(f"{reason}, so it keeps temperature 1" for reason in kept)]
 
 

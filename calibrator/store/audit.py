@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, insert, select, update
 
 from calibrator.store import schema
 
@@ -55,8 +55,3 @@ def recent(connection: Connection, limit: int = 100, before_id: int | None = Non
     if before_id is not None:
         statement = statement.where(_table.c.id < before_id)
     return [AuditEntry(*row) for row in connection.execute(statement.limit(limit))]
-
-
-def forget(connection: Connection, before: float) -> int:
-    """Delete entries older than that time; return how many."""
-    return connection.execute(delete(_table).where(_table.c.at < before)).rowcount

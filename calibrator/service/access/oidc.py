@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 import urllib.request
@@ -25,6 +26,9 @@ REFETCH_SECONDS = 10.0
 """An unknown key may be a new one; a stranger who invents keys must not make us ask every time."""
 KEEP_SECONDS = 300.0
 _MAX_BYTES = 1024 * 1024
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,8 @@ class OidcOptions:
 class _Keys:
     by_id: dict[str, PyJWK] = field(default_factory=dict)
     fetched: float = float("-inf")
+    asked: float = float("-inf")
+    failure: TransportError | None = None
 
 
 class OidcVerifier:
@@ -108,16 +114,19 @@ class OidcVerifier:
 
     def _key(self, key_id: str) -> PyJWK:
         with self._lock:
-            now = self._monotonic()
-            age = now - self._keys.fetched
-            if age >= KEEP_SECONDS or (key_id not in self._keys.by_id and age >= REFETCH_SECONDS):
+            now, keys = self._monotonic(), self._keys
+            wanted = key_id not in keys.by_id or now - keys.fetched >= KEEP_SECONDS
+            if wanted and now - keys.asked >= REFETCH_SECONDS:
                 self._fetch(now)
-            key = self._keys.by_id.get(key_id)
-        if key is None:
-            raise AccessError("the token is signed by a key that the issuer does not have")
-        return key
+            key, failure = keys.by_id.get(key_id), keys.failure
+        if key is not None:
+            return key  # an issuer that is away does not lock out those whose key is known
+        if failure is not None:
+            raise TransportError(str(failure))
+        raise AccessError("the token is signed by a key that the issuer does not have")
 
     def _fetch(self, now: float) -> None:
+        self._keys.asked = now
         url = self._options.jwks_url
         try:
             if not url:
@@ -126,12 +135,17 @@ class OidcVerifier:
                 )
             found = PyJWKSet.from_dict(_get(url))
         except (OSError, ValueError, KeyError, jwt.PyJWTError) as error:
-            raise TransportError(f"keys of the issuer {self._options.issuer}: {error}") from error
-        self._keys = _Keys({key.key_id or "": key for key in found.keys}, now)
+            self._keys.failure = TransportError(f"keys of the issuer {self._options.issuer}: {error}")
+            log.warning("issuer_unavailable issuer=%s reason=%r", self._options.issuer, str(error))
+            return
+        self._keys.by_id = {key.key_id or "": key for key in found.keys}
+        self._keys.fetched, self._keys.failure = now, None
 
 
 def _get(url: str) -> dict[str, Any]:
-    if urlsplit(url).scheme not in ("https", "http"):
+    parts = urlsplit(url)
+    if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOOPBACK):
+        # Whoever can change the keys on the way can sign anything.
         raise ValueError(f"got {url!r}, expected an https URL")
     with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310 - scheme is checked
         content = json.loads(answer.read(_MAX_BYTES))

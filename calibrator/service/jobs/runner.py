@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable
 
 from sqlalchemy import Connection
+from structlog.contextvars import bound_contextvars
 
 from calibrator.service.jobs.cron import CronError
 from calibrator.service.jobs.heartbeat import Heartbeat
@@ -189,7 +190,7 @@ class JobRunner:
 
         self._held[run.id] = run
         try:
-            with Heartbeat(self._store, run, self._lease_seconds, self._now):
+            with bound_contextvars(run=run.id), Heartbeat(self._store, run, self._lease_seconds, self._now):
                 state, result = self._result(run, hold)
                 with self._store.write() as connection:
                     run_leases.finish(

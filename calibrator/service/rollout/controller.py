@@ -42,15 +42,24 @@ class RolloutController:
     ----------
     store, parameter_store, publisher, clock
         Where rollouts and their evidence are, and where candidates go.
+    lease_seconds
+        How long a controller that died in a look is waited for.
     """
 
     def __init__(
-        self, store: Store, parameter_store: ParameterStore, publisher: Publisher, clock: Clock
+        self,
+        store: Store,
+        parameter_store: ParameterStore,
+        publisher: Publisher,
+        clock: Clock,
+        *,
+        lease_seconds: float = LEASE_SECONDS,
     ) -> None:
         self._store = store
         self._parameter_store = parameter_store
         self._publisher = publisher
         self._clock = clock
+        self._lease_seconds = lease_seconds
         self._rollouts = Rollouts(store, parameter_store, publisher, clock)
         self._holder = f"{socket.gethostname()}/{uuid.uuid4().hex[:12]}"
 
@@ -73,7 +82,7 @@ class RolloutController:
                 return
         lease = f"rollout:{deployment.id}"  # a name may be longer than that of a lease
         with self._store.write() as connection:
-            held = leases.acquire(connection, lease, self._holder, LEASE_SECONDS)
+            held = leases.acquire(connection, lease, self._holder, self._lease_seconds)
         if held is None:
             return
         try:

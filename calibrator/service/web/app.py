@@ -35,6 +35,7 @@ from calibrator.service.web.routes import (
     rollouts,
     throughput,
     version_changes,
+    version_export,
     versions,
 )
 
@@ -49,6 +50,7 @@ API_ROUTERS: tuple[APIRouter, ...] = (
     versions.router,
     deployment_changes.router,
     version_changes.router,
+    version_export.router,
     replicas.router,
     refreshes.router,
     jobs.router,

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from calibrator.service.access import Caller
 from calibrator.service.web.guards import SAFE_METHODS
-from calibrator.service.web.problems import Conflict, Invalid
+from calibrator.service.web.problems import Conflict, Invalid, Problem
 from calibrator.store import audit, idempotency
 from calibrator.store.errors import StoreError
 from calibrator.store.store import Store
@@ -155,8 +155,10 @@ async def _read(receive: Receive) -> bytes:
     body = bytearray()
     while True:
         message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Problem("the request ended before its body did", status=400)
         body += message.get("body", b"")
-        if message["type"] == "http.disconnect" or not message.get("more_body", False):
+        if not message.get("more_body", False):
             return bytes(body)
 
 

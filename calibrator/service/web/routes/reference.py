@@ -29,7 +29,8 @@ def render(document: dict[str, Any]) -> str:
     described = {tag["name"]: tag.get("description", "") for tag in document.get("tags", [])}
     order = [tag for tag in described if tag in by_tag] + [tag for tag in by_tag if tag not in described]
     sections = "".join(
-        f'<h2 id="{escape(tag)}">{escape(tag)}</h2><p>{escape(described.get(tag, ""))}</p>{"".join(by_tag[tag])}'
+        f'<h2 id="{escape(tag)}">{escape(tag)}</h2><p>{escape(described.get(tag, ""))}</p>'
+        + "".join(by_tag[tag])
         for tag in order
     )
     links = " ".join(f'<a href="#{escape(tag)}">{escape(tag)}</a>' for tag in order)
@@ -57,8 +58,8 @@ def _operation(method: str, path: str, operation: dict[str, Any], document: dict
     if rows:
         head = "<tr><th>parameter</th><th>in</th><th>type</th><th>meaning</th></tr>"
         parts.append(f"<table><thead>{head}</thead><tbody>{''.join(rows)}</tbody></table>")
-    for media in (operation.get("requestBody") or {}).get("content", {}).values():
-        parts.append(_example("Body", _example_of(media, document)))
+    bodies = (operation.get("requestBody") or {}).get("content", {}).values()
+    parts += [_example("Body", _example_of(media, document)) for media in bodies]
     for status, response in operation.get("responses", {}).items():
         text = f"<p><code>{escape(status)}</code> {escape(response.get('description', ''))}</p>"
         if status.startswith("2"):

@@ -40,10 +40,11 @@ def get_curve(context: Context, deployment: DeploymentName) -> models.CurveReadi
     with context.store.read() as connection:
         known = known_deployment(connection, deployment)
     found = read_curve(context.store, known, context.clock.now())
+    fit = found.live.fit
     return models.CurveReading(
         version=found.version,
         in_force=None if found.in_force is None else models.Curve(**_curve(found.in_force)),
-        live=None if found.live.fit is None else models.LiveCurve(**_live(found.live.fit)),
+        live=None if fit is None else models.LiveCurve(**_live(fit, found.live.reasons)),
         reasons=list(found.live.reasons),
         samples=_samples(found.samples),
         additive=None if found.additive is None else _additive(found.additive),
@@ -125,7 +126,7 @@ def _curve(curve: CostCurve) -> dict[str, Any]:
     }
 
 
-def _live(fit: CurveFit) -> dict[str, Any]:
+def _live(fit: CurveFit, reasons: tuple[str, ...]) -> dict[str, Any]:
     return {
         "batch_tokens": fit.sizes.tolist(),
         "seconds": fit.seconds.tolist(),
@@ -136,7 +137,7 @@ def _live(fit: CurveFit) -> dict[str, Any]:
         "standard_error": numbers(fit.standard_error),
         "dead_spots": list(fit.dead_spots),
         "outliers": fit.outliers,
-        "reasons": list(fit.reasons),
+        "reasons": list(reasons),
     }
 
 

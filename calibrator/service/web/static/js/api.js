@@ -90,7 +90,7 @@ export async function send(method, path, body = {}) {
   }
 }
 
-/** Fetch a file with the token and hand it to the browser's downloads. */
+/** Fetch a file with the token and hand it to the browser's downloads; answers what must be known about it. */
 export async function download(path, query) {
   const response = await request(address(path, query));
   if (!response.ok) return read(response);
@@ -101,7 +101,7 @@ export async function download(path, query) {
   anchor.download = name ?? "parameters.json";
   anchor.click();
   setTimeout(() => URL.revokeObjectURL(url), 10_000);
-  return null;
+  return response.headers.get("Export-Note");
 }
 
 export const deploymentPath = (name) => `/deployments/${encodeURIComponent(name)}`;

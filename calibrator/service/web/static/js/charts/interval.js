@@ -9,7 +9,7 @@ const WIDTH = 108;
 /** ECE with interval on a common scale, and the noise floor as a tick. */
 export function errorInterval({ value, low, high, floor, most }) {
   const x = (v) => 3 + (WIDTH - 6) * Math.max(0, Math.min(1, v / most));
-  const above = isNumber(floor) && (isNumber(low) ? low : value) > floor * 1.5;
+  const above = isNumber(floor) && value > floor * 1.5 && (!isNumber(low) || low > 0);
   return s("svg", { class: `inline-interval${above ? " high" : ""}`, viewBox: `0 0 ${WIDTH} 16`, "aria-hidden": "true" },
     s("path", { d: `M3 8H${WIDTH - 3}`, class: "track" }),
     isNumber(floor) && s("path", { d: `M${x(floor)} 2.5v11`, class: "floor" }),

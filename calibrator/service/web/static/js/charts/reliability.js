@@ -11,7 +11,8 @@ const FEW = 20;
 /** Bins to join by a line: a bin of a handful of labels says where chance put them. */
 function steady(bins) {
   const all = bins.filter(known);
-  const enough = all.filter((b) => b.n_eff >= FEW);
+  const most = Math.max(0, ...all.map((b) => b.n_eff));
+  const enough = all.filter((b) => b.n_eff >= Math.min(FEW, most / 4));
   return enough.length > 1 ? enough : all;
 }
 

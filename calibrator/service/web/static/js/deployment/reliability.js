@@ -64,7 +64,7 @@ function large(entry) {
 /** The figures in words. */
 function reading(d) {
   if (!f.isNumber(d.ece)) return "No labels here: nothing can be said about this position.";
-  if (f.isNumber(d.noise_floor) && (d.ece_low ?? d.ece) <= d.noise_floor) return "Not distinguishable from a perfectly calibrated head on so many rows.";
+  if ((f.isNumber(d.noise_floor) && d.ece <= d.noise_floor) || d.ece_low === 0) return "Not distinguishable from a perfectly calibrated head on so many rows.";
   const side = d.gap > 0 ? "promises more than is accepted (overconfident)" : "promises less than is accepted (underconfident)";
   return `Under the parameters in force the head ${side} by ${f.error(Math.abs(d.gap))} on average.`;
 }

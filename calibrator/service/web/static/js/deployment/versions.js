@@ -11,7 +11,7 @@ import * as f from "../format.js";
 import { deploymentUrl, go } from "../router.js";
 import { can, whyNot } from "../session.js";
 
-const FORMATS = [["document", "parameter document"], ["sglang", "SGLang temperatures"], ["tensorrt", "TensorRT-LLM temperatures"], ["sglang-cost", "SGLang throughput table"], ["tensorrt-cost", "TensorRT-LLM cost table"], ["vllm-cost", "vLLM curves"]];
+const FORMATS = [["document", "parameter document"], ["sglang", "SGLang temperatures"], ["tensorrt", "TensorRT-LLM temperatures"], ["cost", "cost curve"], ["sglang-cost", "SGLang throughput table"], ["tensorrt-cost", "TensorRT-LLM cost table"], ["vllm-cost", "vLLM curves"]];
 
 const mean = (values) => {
   const known = (values ?? []).filter(f.isNumber);
@@ -78,7 +78,10 @@ export function versionsPanel(name, load, changed) {
 
   async function exportVersion(v) {
     const format = h("select", {}, FORMATS.map(([key, text]) => h("option", { value: key }, text)));
-    await openDialog({ title: `Export version ${v.version}`, confirm: "Download", body: field("Format", format), act: () => download(`${path}/versions/${v.version}/export`, { format: format.value }) });
+    await openDialog({ title: `Export version ${v.version}`, confirm: "Download", body: field("Format", format), act: async () => {
+      const note = await download(`${path}/versions/${v.version}/export`, { format: format.value });
+      if (note) toast(note);
+    } });
   }
 
   async function rollBack(v) {

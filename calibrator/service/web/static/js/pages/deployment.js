@@ -74,6 +74,8 @@ export function open(params) {
     document.title = `${name} · ${TABS.find(([key]) => key === tab)[1]} · DSpark Calibrator`;
     const kept = Object.fromEntries(Object.entries(query()).filter(([key]) => ["range", "from", "to", "segment", "sampling", "position"].includes(key)));
     replace(nav, TABS.map(([key, text]) => h("a", { href: deploymentUrl(name, key === "calibration" ? "" : key) + withQuery({}, kept), "aria-current": key === tab ? "page" : null }, text)));
+    const current = nav.querySelector("[aria-current]");
+    nav.scrollLeft = current.offsetLeft + current.offsetWidth + 16 - nav.clientWidth;
   }
 
   function openTab() {

@@ -82,14 +82,14 @@ export class Table {
       else delete entry.row.dataset.href;
     }
     if (!whole) {
-      this.columns.forEach((column, i) => column.live && replace(entry.row.children[i], column.cell(item)));
+      this.columns.forEach((column, i) => column.live && replace(entry.row.children[i].firstChild, column.cell(item)));
       return entry.row;
     }
     const focused = entry.row.contains(document.activeElement) ? document.activeElement.dataset.action : null;
     replace(entry.row, this.columns.map((column, i) => {
       const content = column.cell(item);
       const classes = [column.num && "num", column.wrap && "wrap", column.tools && "tools", i === 0 && "lead-cell", content === null && "empty-cell"];
-      return h("td", { class: classes.filter(Boolean).join(" "), "data-label": column.short ?? column.label }, content);
+      return h("td", { class: classes.filter(Boolean).join(" "), "data-label": column.short ?? column.label }, h("div", { class: "cell" }, content));
     }));
     if (focused) entry.row.querySelector(`[data-action="${focused}"]`)?.focus();
     return entry.row;
