@@ -52,11 +52,11 @@ def test_the_numbers_of_a_period_hold_everything_that_happened(place: Place) -> 
     start, end = lived(place)
     found = numbers(place, start, end)
     json.dumps(found, allow_nan=False)
-    assert [row["drafted"] for row in found["totals"]["raw"]][0] == 9000
+    assert found["totals"]["raw"][0]["drafted"] == 9000
     assert found["sample"]["rows"] == 9000
     assert set(found["sample"]["positions"]) == {"raw", "in_force", "latest"}
-    assert [v["version"] for v in found["versions"]][0] == 1
-    assert [r["outcome"] for r in found["refreshes"]][0] == "published"
+    assert found["versions"][0]["version"] == 1
+    assert found["refreshes"][0]["outcome"] == "published"
     assert [e["kind"] for e in found["episodes"]] == ["acceptance"]
     assert len(found["exploration"]) == len(found["refreshes"]) == 2
     assert len(found["coverage"]) == found["gamma"] == 7

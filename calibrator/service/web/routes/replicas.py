@@ -38,9 +38,10 @@ def get_replicas(
     with context.store.read() as connection:
         known = known_deployment(connection, deployment)
         under_way = rollouts.running(connection, known.id)
-        reports = live.reports.reports(known.name)
-        arms = arm_of(known.name, under_way)
-        since = context.clock.now() - SEEN_SECONDS
+    reports = live.reports.reports(known.name)  # another server: no transaction waits for it
+    arms = arm_of(known.name, under_way)
+    since = context.clock.now() - SEEN_SECONDS
+    with context.store.read() as connection:
         found = list_replicas(connection, known.id, reports, since, arms)
     if behind is not None:
         found = [each for each in found if each.replica > str(behind[0])]
