@@ -242,7 +242,6 @@ class ServingAdapter:
                 ):
                     raise ContractError("steps", step_seconds, "finite numbers >= 0")
                 step_row = (
-                    rows,
                     batch_tokens,
                     rows if requests is None else requests,
                     context_tokens,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +23,7 @@ from serving_adapter.contract.steps import STEP_COLUMNS
 from serving_adapter.ports import OutgoingMessage
 from serving_adapter.ring_layout import RingShape
 from serving_adapter.ring_reader import Chunk, RingReader, Settled
+from serving_adapter.step_claims import StepSpans
 
 Encoding = Literal["msgpack", "json"]
 _ENVELOPE_BYTES = 512
@@ -55,6 +56,9 @@ def rows_per_message(shape: RingShape, flush_bytes: int) -> tuple[int, int]:
 class BatchBuilder:
     """Makes messages out of one ring's rows, in order and without unexplained gaps in their numbers.
 
+    Its steps claim its rounds: ``rows`` of a step is how many of the message's rounds are of that step, and
+    those that are of no step in the message come last.
+
     A message says how many rows before its first were lost, so that every row number of a boot is either
     in a message or in a stated gap. Rows that break the contract, which the adapter should never have
     let in, are left out as a gap too: they would send their whole message to the dead letters.
@@ -68,7 +72,7 @@ class BatchBuilder:
         self._settled = reader.settled
 
     def build(self, rounds: Chunk, steps: Chunk, emitted_at: int) -> list[PendingMessage]:
-        """Messages for the rows of two chunks read one after the other.
+        """Messages for rows as :meth:`RingReader.read` copies them, each step with the last of its rounds.
 
         Parameters
         ----------
@@ -81,14 +85,20 @@ class BatchBuilder:
         soft = rounds.columns.get("accept_probability")
         if soft is not None and bool(np.isnan(soft).all()):
             rounds.columns.pop("accept_probability")
+        known = self._steps(steps)
+        spans = StepSpans.of(steps.columns["first"][: len(known)], known.rows)
+        runs = list(self._runs(rounds, segments, spans.gaps(rounds.first, rounds.end)))
+        shares = spans.divide([(first, first + len(valid)) for first, _, valid in runs])
         messages: list[PendingMessage] = []
-        next_steps = self._steps(steps)
-        for first, share, valid in self._runs(rounds, segments):
-            messages.append(self._message(emitted_at, first, valid, share, steps.end, next_steps))
-            next_steps = Steps.empty()
+        for (first, share, valid), (part, claims) in zip(runs, shares, strict=False):
+            claiming = replace(known.take(part), rows=claims)
+            end = steps.first + part.stop
+            messages.append(self._message(emitted_at, first, valid, share, end, claiming))
         settled = self._settled
         if settled.rounds < rounds.end or settled.steps < steps.end:
-            messages.append(self._message(emitted_at, rounds.end, None, 1.0, steps.end, next_steps))
+            part, claims = shares[-1]
+            rest = replace(known.take(part), rows=claims)
+            messages.append(self._message(emitted_at, rounds.end, None, 1.0, steps.end, rest))
         return messages
 
     def _message(
@@ -137,14 +147,16 @@ class BatchBuilder:
         )
         return PendingMessage(self.reader, message, self._settled, batch.count, len(steps))
 
-    def _runs(self, chunk: Chunk, segments: tuple[str, ...]) -> Iterator[tuple[int, float, Rounds]]:
-        """Stretches of valid rows of one share: number of the first row, share, rows."""
+    def _runs(
+        self, chunk: Chunk, segments: tuple[str, ...], gaps: NDArray[np.int64]
+    ) -> Iterator[tuple[int, float, Rounds]]:
+        """Stretches of valid rows of one share, cut at ``gaps``: number of the first row, share, rows."""
         if not chunk.count:
             return
         columns = dict(chunk.columns)
         share = columns.pop("share")
         changes = np.flatnonzero(share[1:] != share[:-1]) + 1
-        edges = [0, *changes.tolist(), chunk.count]
+        edges = sorted({0, *changes.tolist(), *(gaps - chunk.first).tolist(), chunk.count})
         for start, stop in itertools.pairwise(edges):
             for first, rows in self._valid(columns, segments, start, stop):
                 yield chunk.first + first, float(share[start]), rows
@@ -166,7 +178,7 @@ class BatchBuilder:
 
     def _steps(self, chunk: Chunk) -> Steps:
         try:
-            return Steps.build(**chunk.columns)
+            return Steps.build(**{name: chunk.columns[name] for name in STEP_COLUMNS})
         except ContractError as error:
             self.invalid += 1
             self.last_invalid = str(error)

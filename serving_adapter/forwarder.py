@@ -164,14 +164,15 @@ class Forwarder:
                     break
                 emitted_at = int(self._clock.now() * 1e9)
                 invalid = builder.invalid
-                self._pending += builder.build(
-                    reader.read_rounds(most_rounds), reader.read_steps(most_steps), emitted_at
-                )
+                messages = builder.build(*reader.read(most_rounds, most_steps), emitted_at)
+                self._pending += messages
                 if builder.invalid > invalid:
                     self.counters.invalid += builder.invalid - invalid
                     log.error(
                         "rows_invalid count=%d last=%r", builder.invalid - invalid, builder.last_invalid
                     )
+                if not messages:
+                    break  # a step of which the engine is just about to publish the rounds
         if due or self._pending:
             self._flushed = self._clock.monotonic()
         if not self._pending and due:

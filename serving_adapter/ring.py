@@ -6,6 +6,9 @@ Protocol of a column ring, one writer and one reader, no locks:
 2. It copies the rows into their slots, over the oldest.
 3. It raises ``written`` to the same number: the rows may be read.
 
+A step row says which rounds are its own, and it may be read before they are: whoever sees a round sees the
+step that it belongs to, unless that one was overwritten.
+
 The reader copies rows below ``written`` and then reads ``reserved`` again: rows below ``reserved -
 capacity`` may have been overwritten during the copy; it drops them and counts them as lost. A fence stands
 between any two of these steps (see :class:`serving_adapter.shared_memory.Fence`); counters are aligned
@@ -156,7 +159,8 @@ class EventRing:
             Pairs of a column (of ``layout.rounds``, or a field of ``context``) and what goes into it: an
             array of ``count`` rows, or one value for all of them.
         step
-            Numbers in the order of ``STEP_COLUMNS``, whole ones where the type is.
+            Numbers in the order of ``STEP_COLUMNS``, whole ones where the type is; without ``rows``, which
+            is ``count``.
 
         Raises
         ------
@@ -173,7 +177,7 @@ class EventRing:
         self._fence()
         if step is not None:
             slot = steps % self._step_capacity
-            self._pack_step(self._steps, slot * STEPS.itemsize, *step)
+            self._pack_step(self._steps, slot * STEPS.itemsize, written, count, *step)
         start = written % self.capacity
         if start + count <= self.capacity:
             where = slice(start, start + count)
@@ -182,9 +186,10 @@ class EventRing:
         else:
             self._append_around(written, count, writes)
         self._fence()
-        words[WORD_ROUNDS_WRITTEN] = self._written = end
         if step is not None:
             words[WORD_STEPS_WRITTEN] = self._steps_written = steps + 1
+            self._fence()
+        words[WORD_ROUNDS_WRITTEN] = self._written = end
 
     def _append_around(self, written: int, count: int, writes: Sequence[tuple[NDArray[Any], Any]]) -> None:
         """Copy rows that reach over the end of the ring, or that are more than it holds."""

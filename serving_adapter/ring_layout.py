@@ -23,7 +23,7 @@ from serving_adapter.segment_labels import MAX_LABELS
 from serving_adapter.shared_memory import Segment, SharedMemoryError
 
 MAGIC = int.from_bytes(b"DSPKRING", "little")
-LAYOUT = 1
+LAYOUT = 2
 HEADER_BYTES = 4096
 _TEXT_OFFSET = 2048
 _ALIGNMENT = 64
@@ -62,7 +62,8 @@ CONTEXT = np.dtype(
     ]
 )
 GIVEN_RESOLVED, GIVEN_RESOLVED_ACCEPTED, GIVEN_DRAFT_STOP = 1, 2, 4
-STEPS = np.dtype(list(STEP_COLUMNS.items()))
+# A step's rounds are those from ``first`` on, ``rows`` of them: the two rings are joined by row numbers.
+STEPS = np.dtype([("first", "<u8"), *STEP_COLUMNS.items()])
 
 
 class RingText(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ The reader of :mod:`serving_adapter.ring`; see there for the protocol.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving_adapter.contract import NO_STOP
-from serving_adapter.contract.steps import STEP_COLUMNS
 from serving_adapter.ring import retired_path, retired_rings, settled_rows
 from serving_adapter.ring_layout import (
     CONTEXT,
@@ -29,6 +28,7 @@ from serving_adapter.ring_layout import (
     HALF_MAX,
     LOCK_READER,
     LOCK_WRITER,
+    STEPS,
     WORD_CREATED,
     WORD_DISCARDED,
     WORD_REJECTED,
@@ -42,6 +42,7 @@ from serving_adapter.ring_layout import (
     RingLayout,
 )
 from serving_adapter.shared_memory import Fence, Segment, SharedMemoryError, segment_path
+from serving_adapter.step_claims import steps_within
 
 _LOOK_AROUND = 100
 """Passes between two searches for rings that another reader held before."""
@@ -74,6 +75,10 @@ class Chunk:
     def end(self) -> int:
         """Number of the row after the last."""
         return self.first + self.count
+
+    def head(self, count: int) -> Chunk:
+        """Only the first rows."""
+        return Chunk(self.first, self.lost, count, {name: c[:count] for name, c in self.columns.items()})
 
 
 class RingReader:
@@ -155,11 +160,42 @@ class RingReader:
         self._fence()
         return self.layout.labels()
 
+    def read(self, most_rounds: int, most_steps: int) -> tuple[Chunk, Chunk]:
+        """Copy the next rounds and the steps that end among them, so that what follows begins a step.
+
+        A step is read with the last of its rounds, or after it, and the rounds of a step that is not read
+        yet stay behind with it; but those of one step that are more than ``most_rounds`` come in parts.
+        """
+        rounds = self._next_rounds(most_rounds)
+        self._fence()  # whoever sees a round sees its step
+        steps = self._next_steps(most_steps + 1)
+        # A writer that was killed between its two last words left a step whose rounds nobody will see.
+        abandoned = bool(steps.count) and not rounds.count and self.writer_is_gone
+        if abandoned and self._words[WORD_ROUNDS_WRITTEN] != rounds.end:
+            abandoned = False
+        kept, reach = steps_within(
+            steps.columns["first"], steps.columns["rows"], rounds.first, rounds.end, most_steps, abandoned
+        )
+        rounds, steps = rounds.head(reach - rounds.first), steps.head(kept)
+        self._rounds, self._steps = rounds.end, steps.end
+        return replace(rounds, columns=_contract_columns(rounds.columns)), steps
+
     def read_rounds(self, most: int) -> Chunk:
         """Copy the next rounds, at most ``most``; columns of the contract plus ``share``.
 
         Logits are rounded to the half precision of the wire; its largest number stands for larger ones.
         """
+        rounds = self._next_rounds(most)
+        self._rounds = rounds.end
+        return replace(rounds, columns=_contract_columns(rounds.columns))
+
+    def read_steps(self, most: int) -> Chunk:
+        """Copy the next step rows, at most ``most``; columns of the contract plus ``first``."""
+        steps = self._next_steps(most)
+        self._steps = steps.end
+        return steps
+
+    def _next_rounds(self, most: int) -> Chunk:
         first, lost, count, copies = self._read(
             self.layout.rounds,
             self.shape.rounds,
@@ -168,11 +204,9 @@ class RingReader:
             self._rounds,
             most,
         )
-        self._rounds = first + count
-        return Chunk(first, lost, count, _contract_columns(copies))
+        return Chunk(first, lost, count, copies)
 
-    def read_steps(self, most: int) -> Chunk:
-        """Copy the next step rows, at most ``most``."""
+    def _next_steps(self, most: int) -> Chunk:
         first, lost, count, copies = self._read(
             {"steps": self.layout.steps},
             self.shape.steps,
@@ -181,8 +215,7 @@ class RingReader:
             self._steps,
             most,
         )
-        self._steps = first + count
-        return Chunk(first, lost, count, {name: copies["steps"][name] for name in STEP_COLUMNS})
+        return Chunk(first, lost, count, {name: copies["steps"][name] for name in STEPS.names or ()})
 
     def _read(
         self,

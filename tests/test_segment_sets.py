@@ -193,3 +193,16 @@ def test_rounds_outside_their_dictionary_are_other():
     known = Rounds.build([[0.0, 0.0]] * 2, [1, 1], segments=("chat",))
     rounds = dataclasses.replace(known, segment=np.array([0, 5], dtype=np.uint16))
     assert offsets(parameters.survival_of(rounds)) == [0.0, 2.0]
+
+
+def test_a_verification_plan_goes_by_the_sets():
+    from serving_adapter.engines.torch.plan import VerificationPlan
+    from serving_adapter.scheduler import Threshold
+
+    sets = [entry("code", offset=3.0), entry("*", "high", offset=-3.0)]
+    parameters = Parameters.from_document(published(sets), ["default", "code"])
+    plan = VerificationPlan.make(
+        np.zeros((3, 2), dtype=np.float32), parameters, Threshold(0.4), None, np.zeros(3, dtype=bool), 0.0,
+        [0, 1, 0], [0.0, 1.5, 1.5],
+    )  # fmt: skip
+    assert plan.scheduled.tolist() == [1, 2, 0]

@@ -7,17 +7,21 @@ import socket
 import threading
 import time
 
+import numpy as np
 import uvicorn
 
 from calibrator.cli import output
 from calibrator.cli.demo_loop import CONCURRENCY, DemoLoop
+from calibrator.cli.profile import ReplayTimer
 from calibrator.cli.serve import GOODBYE_SECONDS, on_loopback
 from calibrator.cli.service_parts import background
 from calibrator.service.access import AccessPolicy, Role
 from calibrator.service.web.app import create_app
 from calibrator.service.web.context import ServiceContext
+from serving_adapter.profiling import profile, unseen_sizes
 
 JOIN_SECONDS = 30.0
+PROFILE_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 0.25
 """The engine looks at least this often whether it should stop."""
 
@@ -59,6 +63,7 @@ def serve_demo(loop: DemoLoop, listener: socket.socket) -> None:
     )
     stop = threading.Event()
     loop.clock.catch_up(time.time())
+    profile_engine(loop)
     engine = threading.Thread(target=keep_serving, args=(loop, stop), name="dspark-demo", daemon=True)
     engine.start()
     host, port = listener.getsockname()[:2]
@@ -72,6 +77,27 @@ def serve_demo(loop: DemoLoop, listener: socket.socket) -> None:
     finally:
         stop.set()
         engine.join(timeout=JOIN_SECONDS)
+
+
+def profile_engine(loop: DemoLoop) -> None:
+    """Time steps of every size and report them, as an engine does that is profiled at its start.
+
+    The scheduler of the run stayed at the sizes that it likes; without the others there is no curve to
+    publish, and nothing to replay a scheduler with.
+    """
+    gamma = loop.placement.adapter.identity.gamma
+    sizes = [size for size in unseen_sizes(CONCURRENCY * (1 + gamma)) if size >= CONCURRENCY]
+    steps = profile(ReplayTimer(), sizes, budget_seconds=PROFILE_SECONDS).steps
+    for seconds, tokens in zip(steps.step_seconds.tolist(), steps.batch_tokens.tolist(), strict=True):
+        loop.placement.adapter.observe(
+            np.zeros((0, gamma)),
+            np.zeros(0),
+            request=np.zeros(0, dtype=np.uint64),
+            step_seconds=seconds,
+            verify_seconds=seconds,
+            batch_tokens=tokens,
+            requests=CONCURRENCY,
+        )
 
 
 def keep_serving(loop: DemoLoop, stop: threading.Event) -> None:

@@ -15,6 +15,7 @@ from calibrator.service.jobs.recalibration import Recalibration
 from calibrator.service.jobs.runner import JobRunner
 from calibrator.service.loop import CalibratorLoop
 from calibrator.service.publisher import Publisher
+from calibrator.service.recency import RefreshAtAlarms
 from calibrator.service.refresh import Refresher
 from calibrator.service.rollout.controller import RolloutController
 from calibrator.service.web.context import ServiceContext
@@ -88,7 +89,7 @@ def background(
         context.store,
         context.publisher,
         context.clock,
-        steps=[drift.step, rollouts.step],
+        steps=[drift.step, RefreshAtAlarms(context.store), rollouts.step],
         retention=retention_rules(context.settings),
     )
     jobs = job_runner(context)

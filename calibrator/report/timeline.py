@@ -89,7 +89,7 @@ def position_chart(numbers: Numbers) -> Figure:
         axis.set_ylabel("ECE")
     for column in range(columns):
         lowest = max(r for r in range(rows) if r * columns + column < gamma)
-        _time_axis(axes[lowest, column], numbers, ticks=3)
+        _time_axis(axes[lowest, column], numbers, ticks=5)
         axes[lowest, column].tick_params(labelbottom=True)
     figure.tight_layout()
     return figure
@@ -109,7 +109,7 @@ def parameter_chart(numbers: Numbers) -> Figure:
             axis.step(edges, line, where="post", color=colours[k], linewidth=1.5, label=f"{k + 1}", alpha=0.9)
         axis.set_title(name[:-1] + " by position", loc="left", fontsize=10, color=INK, pad=14)
         _mark([axis], numbers, episodes=False)
-        _time_axis(axis, numbers, ticks=4)
+        _time_axis(axis, numbers, ticks=6)
     if (values_of(versions, "temperatures") > 0).all():
         axes[0].set_yscale("log", base=2)
         axes[0].yaxis.set_major_formatter(mpl.ticker.FormatStrFormatter("%g"))

@@ -93,7 +93,7 @@ export function rolloutCard(r, changed, withName) {
       running && actionButton("Abort", "abort", abort, { danger: true }),
       f.isNumber(r.control_version) && r.control_version > 0 && actionButton("Roll back", "rollback", rollBack, { danger: !running })),
     h("div", { class: "panel-body" },
-      h("div", { class: "rollout-top" }, stages(r), h("p", { class: "soft" }, running && r.stage === "canary" && (sides ? `${sides.canary} replicas against ${sides.control}, ${sides.applied} run it · ` : `${f.share(r.share, 0)} of the replicas · `), running ? `in this stage for ${f.duration(now() - f.seconds(r.stage_since))}` : `ended ${f.time(r.finished_at, now())}`, r.reason && ` · ${r.reason}`)),
+      h("div", { class: "rollout-top" }, stages(r), h("p", { class: "soft" }, running && r.stage === "canary" && (sides ? `${sides.canary} replicas against ${sides.control}, ${sides.applied} run it · ` : `${f.share(r.share, 0)} of the replicas · `), running ? `in this stage since ${f.time(r.stage_since, now())}` : `ended ${f.time(r.finished_at, now())}`, r.reason && ` · ${r.reason}`)),
       h("div", { class: "grid" },
         h("div", { class: "w8" }, h("h3", {}, canary.length || !shadow ? "Canary against control" : "Shadow against the version in force"),
           r.evidence?.decision && h("p", { class: "small-note" }, h("b", {}, { promote: "Promote", abort: "Abort", wait: "Wait" }[r.evidence.decision.action]), h("span", { class: "soft" }, `: ${r.evidence.decision.reason}`)),
