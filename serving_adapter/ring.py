@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from serving_adapter.contract.steps import STEP_COLUMNS
 from serving_adapter.ring_layout import (
     LOCK_READER,
     LOCK_WRITER,
@@ -75,8 +76,8 @@ class EventRing:
         self._written = self._reserved = self._steps_written = 0
         self._steps = memoryview(layout.steps.view(np.uint8).data)
         self._step_capacity = layout.shape.steps
-        letters = "".join(STEPS[name].char for name in STEPS.names or ())
-        self._pack_step = struct.Struct("<" + letters).pack_into
+        letters = "".join(STEPS[name].char for name in STEP_COLUMNS)
+        self._pack_step = struct.Struct("<Q" + letters).pack_into  # "first" goes before them
         self.segments = SegmentLabels()
         layout.put_label(0, DEFAULT_LABEL)
         self._words[WORD_LABELS] = 1

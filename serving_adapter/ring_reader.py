@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving_adapter.contract import NO_STOP
+from serving_adapter.contract.steps import STEP_COLUMNS
 from serving_adapter.ring import retired_path, retired_rings, settled_rows
 from serving_adapter.ring_layout import (
     CONTEXT,
@@ -165,6 +166,7 @@ class RingReader:
 
         A step is read with the last of its rounds, or after it, and the rounds of a step that is not read
         yet stay behind with it; but those of one step that are more than ``most_rounds`` come in parts.
+        Columns of the rounds as in :meth:`read_rounds`; steps with ``first``, number of the first round.
         """
         rounds = self._next_rounds(most_rounds)
         self._fence()  # whoever sees a round sees its step
@@ -190,10 +192,10 @@ class RingReader:
         return replace(rounds, columns=_contract_columns(rounds.columns))
 
     def read_steps(self, most: int) -> Chunk:
-        """Copy the next step rows, at most ``most``; columns of the contract plus ``first``."""
+        """Copy the next step rows, at most ``most``."""
         steps = self._next_steps(most)
         self._steps = steps.end
-        return steps
+        return replace(steps, columns={name: steps.columns[name] for name in STEP_COLUMNS})
 
     def _next_rounds(self, most: int) -> Chunk:
         first, lost, count, copies = self._read(

@@ -36,8 +36,8 @@ def a_ring(name: str, rounds: int = 64, steps: int = 16, **shape: object) -> Eve
     )
 
 
-def write_rows(ring: EventRing, count: int) -> None:
-    """Rows of which every column follows from the row number."""
+def write_rows(ring: EventRing, count: int, step: tuple[float, ...] | None = None) -> None:
+    """Rows of which every column follows from the row number, and their step row where one is given."""
     numbers = np.arange(ring.written, ring.written + count, dtype=np.uint64)
     columns = ring.layout.rounds
     ring.append(
@@ -52,6 +52,7 @@ def write_rows(ring: EventRing, count: int) -> None:
             (columns["context"]["version"], numbers % 50_000),
             (columns["context"]["share"], np.float32(1)),
         ],
+        step,
     )
 
 

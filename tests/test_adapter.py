@@ -322,7 +322,8 @@ def test_a_share_withholds_whole_requests(ring, adapter):
     kept = requests[emits_each(requests, 0.5)].tolist()
     assert 20 < len(kept) < 80
     assert rounds.request.tolist() == kept * 2
-    assert steps.rows.tolist() == [100, 100]
+    assert steps.rows.tolist() == [len(kept)] * 2
+    assert steps.requests.tolist() == [100, 100]
     reader = RingReader(Segment.attach(segment_path(ring)))
     assert reader.withheld == 2 * (100 - len(kept))
 

@@ -206,7 +206,7 @@ def test_exploration_and_schedule_are_set_in_dialogs(window: Watched, served: Se
 
 
 def test_versions_are_compared_exported_and_rolled_back(window: Watched, served: Served) -> None:
-    page = window.open("/deployments/chat/parameters")
+    page = window.open("/deployments/demo/parameters")
     newest = versions(served)[0]["version"]
     row = page.get_by_role("row", name=re.compile("^v1 "))
     row.get_by_role("button", name="Export").click()
@@ -367,4 +367,4 @@ def runs(served: Served) -> list[dict]:
 
 
 def versions(served: Served) -> list[dict]:
-    return served.get("/deployments/chat/versions")["items"]
+    return served.get("/deployments/demo/versions")["items"]

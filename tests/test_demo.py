@@ -1,10 +1,15 @@
 """The closed loop in one command: error halves before and after a drift, and the ledger balances."""
 
 import json
+import re
+import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import httpx
 import pytest
 
 
@@ -67,3 +72,37 @@ def test_the_report_stands_alone(demo) -> None:
     assert page.count("data:image/png;base64,") == 2
     for name in ("reliability-1.png", "reliability-2.png"):
         assert (out / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_with_serve_the_dashboard_opens_on_a_loop_that_goes_on(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "calibrator.cli", "demo", "--rounds", "4000", "--serve", "--port", "0"]
+    with subprocess.Popen(
+        [*command, "--out", str(tmp_path)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stderr is not None
+        told = next(line for line in running.stderr if "dashboard: " in line)
+        found = re.search(r"http://[^ ]+/", told)
+        assert found
+        address = found[0]
+        assert '<main id="page"' in httpx.get(address).text
+
+        def rounds() -> int:
+            return httpx.get(f"{address}v1/deployments/demo", timeout=60).json()["rounds"]
+
+        before, deadline = rounds(), time.monotonic() + 120
+        while rounds() <= before:
+            assert time.monotonic() < deadline, "no row came in any more"
+            time.sleep(0.2)
+        assert httpx.get(f"{address}v1/me").json()["role"] == "operator"
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(timeout=120) == 0
+
+
+def test_a_port_that_is_taken_is_told_before_the_run(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "-m", "calibrator.cli", "demo", "--serve", "--port", port]
+        done = subprocess.run([*command, "--out", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "cannot be listened on" in done.stderr
+    assert not list(tmp_path.iterdir())

@@ -17,7 +17,7 @@ from serving_adapter.ring import retired_rings
 from serving_adapter.shared_memory import segment_path
 from tests.rings import GAMMA, a_process, a_ring, a_ring_name, wait_until, write_rows
 
-STEP = (5, 6, 7, 8.0, 0.25, 0.5, 0.125, 9, 10.0, 0.75)
+STEP = (6, 7, 8.0, 0.25, 0.5, 0.125, 9, 10.0, 0.75)
 
 
 class Sink:

@@ -295,5 +295,4 @@ def test_after_a_change_of_traffic_the_error_returns_sooner_with_forgetting(tmp_
     keeping = Loop(other, forget=False).run()
     other.store.close()
     assert np.mean(with_forgetting) < 0.75 * np.mean(keeping)
-    print(with_forgetting, keeping)
     assert min(with_forgetting) < min(keeping)

@@ -111,6 +111,28 @@ def test_every_round_is_reported_once_and_numbered(model, ring):
     assert int(steps.rows.sum()) == len(rounds) == sum(r.rounds for r in running)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_steps_leave_with_their_own_rounds_however_late_the_labels_come(model, ring, temperature):
+    rounds, steps = served(model, ring, some_requests(12, temperature=temperature))
+    assert steps.rows.tolist() == steps.requests.tolist()
+    assert int(steps.rows.sum()) == len(rounds)
+    ends = np.cumsum(steps.rows.astype(int))
+    verified = [int(part.sum(dtype=int)) for part in np.split(rounds.verified, ends[:-1])]
+    assert verified == (steps.batch_tokens.astype(int) - steps.requests.astype(int)).tolist()
+
+
+def test_a_cancelled_request_leaves_no_step_behind(model, ring):
+    adapter = an_adapter(ring)
+    engine = an_engine(model, "fixed:1", adapter)
+    running = engine.submit(some_requests(1)[0])
+    engine.step()
+    engine.cancel(running.request.request_id)
+    assert engine.step() is None
+    adapter.close()
+    rounds, steps = read(ring)
+    assert (len(rounds), steps.rows.tolist()) == (1, [1])
+
+
 def test_steps_tell_size_and_time(model, ring):
     rounds, steps = served(model, ring, some_requests(8, temperature=0.8))
     per_step = steps.requests.astype(int)

@@ -11,13 +11,15 @@ import numpy as np
 import uvicorn
 
 from calibrator.cli import output
-from calibrator.cli.demo_loop import CONCURRENCY, DemoLoop
+from calibrator.cli.demo_loop import CONCURRENCY, EXPLORE, DemoLoop
 from calibrator.cli.profile import ReplayTimer
 from calibrator.cli.serve import GOODBYE_SECONDS, on_loopback
 from calibrator.cli.service_parts import background
 from calibrator.service.access import AccessPolicy, Role
+from calibrator.service.deployment_settings import merge_settings
 from calibrator.service.web.app import create_app
 from calibrator.service.web.context import ServiceContext
+from calibrator.store import deployments
 from serving_adapter.profiling import profile, unseen_sizes
 
 JOIN_SECONDS = 30.0
@@ -63,6 +65,7 @@ def serve_demo(loop: DemoLoop, listener: socket.socket) -> None:
     )
     stop = threading.Event()
     loop.clock.catch_up(time.time())
+    explore_all_the_same(loop)
     profile_engine(loop)
     engine = threading.Thread(target=keep_serving, args=(loop, stop), name="dspark-demo", daemon=True)
     engine.start()
@@ -77,6 +80,15 @@ def serve_demo(loop: DemoLoop, listener: socket.socket) -> None:
     finally:
         stop.set()
         engine.join(timeout=JOIN_SECONDS)
+
+
+def explore_all_the_same(loop: DemoLoop) -> None:
+    """Keep exploring: an engine that replays is never idle, which would count as saturation."""
+    with loop.placement.store.write() as connection:
+        known = deployments.get(connection, loop.placement.settings.deployment)
+        assert known is not None
+        settings = merge_settings(known.settings, {"explore": {"mode": "fixed", "explore": EXPLORE}})
+        deployments.set_settings(connection, known.id, settings)
 
 
 def profile_engine(loop: DemoLoop) -> None:

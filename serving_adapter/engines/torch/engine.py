@@ -147,6 +147,7 @@ class TorchEngine:
         began = time.perf_counter()
         self._join()
         if not self._running:
+            self._hand_over()  # the rounds of requests that were cancelled
             return None
         prefilled = time.perf_counter()
         numbers = self._uniforms()
@@ -193,8 +194,7 @@ class TorchEngine:
     def close(self) -> None:
         """Hand over rounds that still wait for labels."""
         self._log.flush()
-        if self.adapter is not None and (columns := self._log.columns()):
-            self.adapter.observe(**columns)
+        self._hand_over()
 
     def _apply_parameters(self) -> None:
         """Between two steps: what a document brings holds from the next draft on."""
@@ -359,7 +359,6 @@ class TorchEngine:
     def _emit(self, result: StepResult) -> None:
         if self.adapter is None or result.plan is None:
             return
-        columns = self._log.columns()
         step: dict[str, Any] = {
             "step_seconds": result.step_seconds,
             "draft_seconds": result.draft_seconds,
@@ -370,9 +369,14 @@ class TorchEngine:
             "predicted_accepted": result.plan.predicted_accepted,
             "predicted_seconds": result.plan.predicted_seconds,
         }
-        if not columns:
-            columns = {"logits": np.zeros((0, self.gamma), dtype=np.float32), "accepted": (), "request": ()}
-        self.adapter.observe(**columns, **step)
+        self._log.end_step(step)
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Give the adapter the steps of which all labels are in."""
+        if self.adapter is not None:
+            for columns in self._log.take():
+                self.adapter.observe(**columns)
 
     def _leave(self) -> None:
         """Take ended requests out; the last rows move into the places that become free."""

@@ -1,9 +1,12 @@
-"""Rows of the verify-event contract, handed to the adapter when their labels are in.
+"""Rows of the verify-event contract, handed to the adapter step by step when their labels are in.
 
-A sampled round is reported in its own step. A greedy round waits until the text has grown past its draft:
+A sampled round has its labels in its own step. A greedy round waits until the text has grown past its draft:
 decoding is lossless, so the committed tokens tell for every drafted position, verified or not, whether
 it would have been accepted. That takes at most ``gamma`` further rounds. When the request ends at its
 length limit first, positions beyond the limit stay unresolved: a rule that no outcome has a say in.
+
+A step is handed over whole, its row together with its rounds, when the last of them has its labels: who
+reads them finds the time of a step and the tokens that came of it side by side.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ class Round:
     accept_probability: NDArray[np.float32]
     anchor: int
     draft: tuple[int, ...] = ()
+    labelled: bool = False
 
     @classmethod
     def of(
@@ -102,8 +106,16 @@ class Round:
 
 
 @dataclass(slots=True)
+class LoggedStep:
+    """The rounds of one engine step, and its step row as arguments of ``observe`` once it has ended."""
+
+    rounds: list[Round] = field(default_factory=list)
+    row: dict[str, Any] | None = None
+
+
+@dataclass(slots=True)
 class RoundsLog:
-    """Rounds on their way to the adapter.
+    """Steps on their way to the adapter.
 
     Parameters
     ----------
@@ -112,15 +124,17 @@ class RoundsLog:
     """
 
     late_labels: bool = True
-    _ready: deque[Round] = field(default_factory=deque)
+    _steps: deque[LoggedStep] = field(default_factory=deque)
+    _open: LoggedStep = field(default_factory=LoggedStep)
     _waiting: dict[int, deque[Round]] = field(default_factory=dict)
 
     def enter(self, running: RunningRequest, entry: Round, draft: Sequence[int]) -> None:
-        """Take a round of a request whose tokens were already committed."""
+        """Take a round of the present step, of a request whose tokens were already committed."""
+        self._open.rounds.append(entry)
         stop = first_stop(draft, running.request.stop_tokens)
         entry.draft_stop = NO_STOP if stop is None else stop
         if not (self.late_labels and entry.sampling == 0.0):
-            self._ready.append(entry)
+            entry.labelled = True
             return
         entry.draft = tuple(draft)
         self._waiting.setdefault(id(running), deque()).append(entry)
@@ -132,38 +146,51 @@ class RoundsLog:
             return
         if running.finished == "cancelled":
             # Who cancels has seen the output: what became known by then stands, nothing is read off.
-            self._ready.extend(waiting)
-            waiting.clear()
+            _release(waiting)
         while waiting and waiting[0].settle(running.tokens, running.finished):
-            self._ready.append(waiting.popleft())
+            waiting.popleft().labelled = True
         if not waiting:
             del self._waiting[id(running)]
+
+    def end_step(self, row: dict[str, Any]) -> None:
+        """End the present step: ``row`` are the arguments of ``observe`` for its step row."""
+        self._open.row = row
+        self._steps.append(self._open)
+        self._open = LoggedStep()
+
+    def take(self) -> Iterator[dict[str, Any]]:
+        """Take the steps whose rounds all have their labels, oldest first, as arguments of ``observe``."""
+        while self._steps and all(entry.labelled for entry in self._steps[0].rounds):
+            step = self._steps.popleft()
+            yield {**_columns(step.rounds), **(step.row or {})}
 
     def flush(self) -> None:
         """Release everything with the labels it has: the engine stops."""
         for waiting in self._waiting.values():
-            self._ready.extend(waiting)
+            _release(waiting)
         self._waiting.clear()
+        if self._open.rounds:  # of a step that failed: nobody knows how long it took
+            self._steps.append(self._open)
+            self._open = LoggedStep()
 
-    def columns(self) -> dict[str, Any]:
-        """Take the rounds that are ready, as arguments of the adapter's ``observe``; empty without any."""
-        rows = list(self._drain())
-        if not rows:
-            return {}
-        columns: dict[str, Any] = {
-            "logits": np.stack([row.logits for row in rows]),
-            "accept_probability": np.stack([row.accept_probability for row in rows]),
-            "request": np.array([row.request for row in rows], dtype=np.uint64),
-        }
-        for name in _LENGTHS:
-            columns[name] = np.array([getattr(row, name) for row in rows], dtype=np.uint8)
-        for name, kind in _OTHERS.items():
-            columns[name] = np.array([getattr(row, name) for row in rows], dtype=kind)
-        return columns
 
-    def _drain(self) -> Iterator[Round]:
-        while self._ready:
-            yield self._ready.popleft()
+def _release(waiting: deque[Round]) -> None:
+    for entry in waiting:
+        entry.labelled = True
+    waiting.clear()
+
+
+def _columns(rows: Sequence[Round]) -> dict[str, Any]:
+    columns: dict[str, Any] = {
+        "logits": np.stack([row.logits for row in rows]),
+        "accept_probability": np.stack([row.accept_probability for row in rows]),
+        "request": np.array([row.request for row in rows], dtype=np.uint64),
+    }
+    for name in _LENGTHS:
+        columns[name] = np.array([getattr(row, name) for row in rows], dtype=np.uint8)
+    for name, kind in _OTHERS.items():
+        columns[name] = np.array([getattr(row, name) for row in rows], dtype=kind)
+    return columns
 
 
 _LENGTHS = ("accepted", "verified", "scheduled", "resolved", "resolved_accepted", "draft_stop")

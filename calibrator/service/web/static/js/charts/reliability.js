@@ -6,17 +6,12 @@ import * as f from "../format.js";
 
 const known = (bin) => f.isNumber(bin.predicted) && f.isNumber(bin.observed);
 
-const FEW = 20;
+const FEW = 8;
 
-/** Bins to join by a line: a bin of a handful of labels says where chance put them. */
-function steady(bins) {
-  const all = bins.filter(known);
-  const most = Math.max(0, ...all.map((b) => b.n_eff));
-  const enough = all.filter((b) => b.n_eff >= Math.min(FEW, most / 4));
-  return enough.length > 1 ? enough : all;
-}
+/** Bins to join by a line: one of a handful of labels says where chance put it. */
+const steady = (bins) => bins.filter((b) => known(b) && b.n_eff >= FEW);
 
-/** A path through points, broken nowhere: bins without rows are left out. */
+/** A path through points; bins left out do not break it. */
 const path = (points) => points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(2)} ${y.toFixed(2)}`).join("");
 
 function binTip(k, now, raw) {
@@ -54,6 +49,7 @@ export function reliabilityPlot({ position, in_force: now, raw }, big = false) {
   parts.push(s("path", { d: path(nowBins.map((b) => [x(b.predicted), y(b.observed)])), class: "now-line" }));
   parts.push(nowBins.map((b) => s("circle", { cx: x(b.predicted), cy: y(b.observed), r: big ? 3.6 : 2.3, class: "now-dot" })));
   parts.push(loose.map((b) => s("circle", { cx: x(b.predicted), cy: y(b.observed), r: big ? 2.2 : 1.3, class: "now-dot loose" })));
+  parts.push(raw.bins.filter((b) => known(b) && !rawBins.includes(b)).map((b) => s("rect", { x: x(b.predicted) - 1.2, y: y(b.observed) - 1.2, width: 2.4, height: 2.4, class: "raw-dot loose" })));
   const top = Math.max(1e-9, ...now.bins.map((b) => b.mass ?? 0), ...raw.bins.map((b) => b.mass ?? 0));
   const bar = (b) => ({ x: x(b.lower) + 0.5, width: Math.max(0.5, x(b.upper) - x(b.lower) - 1), y: floor - (mass * (b.mass ?? 0)) / top, height: (mass * (b.mass ?? 0)) / top });
   parts.push(now.bins.map((b) => s("rect", { ...bar(b), class: "mass" })));

@@ -21,6 +21,7 @@ export function errorsPanel(name, view) {
   const tools = segmented("Measure", MEASURES, view().measure, (measure) => choose({ measure: measure === "ece" ? null : measure }));
   const made = panel({
     title: "Error over time", tools, id: "errors",
+    note: "Of all positions, points that rest on fewer than 30 effective labels are left out; choose a position to see each with its interval.",
     load: async (signal) => {
       const filter = { ...view().filter(), step: view().step };
       const position = view().position;
@@ -84,7 +85,7 @@ function marks(c, { now, drift, versions }, position) {
 
 const line = (name, points, key, color, extra) => ({
   type: "line", name, symbol: points.length > 60 ? "none" : "circle", symbolSize: 5, connectNulls: false, color, lineStyle: { width: 1.8, color }, itemStyle: { color },
-  data: points.map((p) => [ms(p.at), p[key]]), ...extra,
+  data: points.map((p) => [ms(p.at), p[key] ?? null]), ...extra,
 });
 
 function single(c, data, measure) {
@@ -118,8 +119,17 @@ function single(c, data, measure) {
   };
 }
 
+const FEW = 30;
+
+/** Points of a handful of labels say where chance put them; with nothing else there is, they are shown. */
+function legible(positions) {
+  const enough = (p) => p.n_eff >= FEW;
+  if (!positions.some((q) => q.points.some(enough))) return positions;
+  return positions.map((q) => ({ ...q, points: q.points.map((p) => (enough(p) ? p : { at: p.at })) }));
+}
+
 function every(c, data, measure) {
-  const { positions } = data.now;
+  const positions = legible(data.now.positions);
   const n = positions.length;
   const show = SHOW[measure];
   const series = positions.map(({ position, points }, i) => line(String(position), points, measure, rampColor(position, n), {
