@@ -170,7 +170,7 @@ def test_it_serves_tls(tmp_path):
         (("--tls-cert-file", "none.crt", "--tls-key-file", "none.key"), "expected a certificate and its key"),
         (("--tls-cert-file", "none.crt"), "certificate and key file together"),
         (("--host", "no such host"), "cannot be listened on"),
-        (("--port", "70000"), "70000"),
+        (("--port", "70000"), "--port"),
         (("--database-url", "sqlite:////nowhere/store.db"), "unable to open"),
     ],
 )

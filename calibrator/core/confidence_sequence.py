@@ -48,7 +48,7 @@ def half_width(variance: float, alpha: float, scale: float, freedom: float = mat
         Naming what is out of range.
 
     >>> round(half_width(1e-4, 0.05, 0.03), 4), round(half_width(1e-4, 0.05, 0.03, freedom=63), 4)
-    (0.0306, 0.0315)
+    (0.0304, 0.0311)
     """
     if not 0 < alpha < 1:
         raise ValueError(f"alpha: got {alpha}, expected a probability between 0 and 1")

@@ -146,7 +146,8 @@ def coverage_chart(numbers: Numbers) -> Figure:
 
 def moments(seconds: Sequence[float]) -> NDArray[Any]:
     """Matplotlib dates of seconds since 1970."""
-    return np.asarray(mdates.date2num([datetime.fromtimestamp(s, UTC) for s in seconds]))
+    dates = [datetime.fromtimestamp(s, UTC) for s in seconds]
+    return np.asarray(mdates.date2num(dates))  # type: ignore[no-untyped-call]
 
 
 def matrix(rows: Sequence[Sequence[float | None]]) -> Float:
@@ -217,9 +218,10 @@ def _spans(axis: Axes, episodes: Sequence[Numbers], numbers: Numbers) -> None:
 
 def _time_axis(axis: Axes, numbers: Numbers, ticks: int = 8) -> None:
     axis.set_xlim(*moments([numbers["from"], numbers["to"]]))
-    locator = mdates.AutoDateLocator(minticks=2, maxticks=ticks, tz=UTC)
+    locator = mdates.AutoDateLocator(minticks=2, maxticks=ticks, tz=UTC)  # type: ignore[no-untyped-call]
     axis.xaxis.set_major_locator(locator)
-    axis.xaxis.set_major_formatter(mdates.ConciseDateFormatter(locator, tz=UTC))
+    formatter = mdates.ConciseDateFormatter(locator, tz=UTC)  # type: ignore[no-untyped-call]
+    axis.xaxis.set_major_formatter(formatter)
     axis.tick_params(labelsize=8)
     _bare(axis)
 
