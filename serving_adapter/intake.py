@@ -247,7 +247,7 @@ def _requests(value: ArrayLike, rows: int) -> NDArray[Any]:
     """Request hashes ``[rows]``; signed ones stand for the same 64 bits."""
     if type(value) is np.ndarray and value.dtype is _U64 and value.shape == (rows,):
         return value
-    array = value if type(value) is np.ndarray else np.asarray(value, dtype=np.uint64)
+    array = value if type(value) is np.ndarray else _hashes(value)
     if array.dtype != _U64:
         if array.dtype.kind not in "iu":
             raise ContractError("request", array.dtype.name, "64-bit hashes, see request_hash")
@@ -255,6 +255,16 @@ def _requests(value: ArrayLike, rows: int) -> NDArray[Any]:
     if array.shape != (rows,):
         raise ContractError("request", f"shape {array.shape}", f"shape [{rows}]")
     return array
+
+
+def _hashes(value: ArrayLike) -> NDArray[Any]:
+    """Make an array of whatever an engine keeps its hashes in: exact beyond 2**63, and no text."""
+    if not isinstance(value, list | tuple):
+        return np.asarray(value)
+    for row, item in enumerate(value):
+        if not isinstance(item, int | np.integer) or not 0 <= item < 2**64:
+            raise ContractError(f"request: row {row}", item, "a 64-bit hash, see request_hash")
+    return np.array(value, dtype=np.uint64)
 
 
 def _whole(name: str, value: Any, rows: int, largest: int) -> Any:

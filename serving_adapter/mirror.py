@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from serving_adapter.contract.parameters import MAX_DOCUMENT_BYTES
+from serving_adapter.ring_layout import refuse_foreign_file
 from serving_adapter.shared_memory import Fence, Segment, SharedMemoryError, segment_path
 
 MAGIC = int.from_bytes(b"DSPKPARM", "little")
@@ -76,10 +77,11 @@ class ParameterMirror:
         Raises
         ------
         SharedMemoryError
-            There is something else, or another layout, under that name.
+            There is something else, or another layout, under that name or under that of the ring.
         OSError
             The shared memory cannot be had.
         """
+        refuse_foreign_file(segment_path(ring))
         path = mirror_path(ring)
         while True:
             with contextlib.suppress(FileNotFoundError):

@@ -54,6 +54,7 @@ from serving_adapter.ring_layout import (
     RingLayout,
     RingShape,
     RingText,
+    refuse_foreign_file,
 )
 from serving_adapter.segment_labels import DEFAULT_LABEL, SegmentLabels
 from serving_adapter.shared_memory import Fence, Segment, SharedMemoryError, segment_path
@@ -97,10 +98,13 @@ class EventRing:
 
         Raises
         ------
+        SharedMemoryError
+            Something else than a ring lies there; it was left alone.
         OSError
             The shared memory cannot be had.
         """
         path = segment_path(name)
+        refuse_foreign_file(path)
         segment = Segment.create(path, shape.columns()[1])
         try:
             segment.lock(LOCK_WRITER)

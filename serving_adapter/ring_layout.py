@@ -10,7 +10,9 @@ engine writes one at a time. All integers are little endian.
 
 from __future__ import annotations
 
+import stat
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -64,6 +66,29 @@ CONTEXT = np.dtype(
 GIVEN_RESOLVED, GIVEN_RESOLVED_ACCEPTED, GIVEN_DRAFT_STOP = 1, 2, 4
 # A step's rounds are those from ``first`` on, ``rows`` of them: the two rings are joined by row numbers.
 STEPS = np.dtype([("first", "<u8"), *STEP_COLUMNS.items()])
+
+
+def refuse_foreign_file(path: Path) -> None:
+    """Leave alone what lies at a ring's path and is no ring of any release.
+
+    Raises
+    ------
+    SharedMemoryError
+        Naming the path.
+    OSError
+        It cannot be read.
+    """
+    try:
+        kind = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    head = b""
+    if stat.S_ISREG(kind):
+        with path.open("rb") as file:
+            head = file.read(8)
+    if int.from_bytes(head, "little") != MAGIC:
+        what = "a folder" if stat.S_ISDIR(kind) else "a file that is no event ring"
+        raise SharedMemoryError(f"ring {path}: got {what}, expected a free name or a ring")
 
 
 class RingText(msgspec.Struct, frozen=True):

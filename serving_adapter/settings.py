@@ -19,6 +19,8 @@ import msgspec
 from msgspec import Meta
 
 from serving_adapter.contract.events import DEAD_LETTER_TOPIC, TOPIC
+from serving_adapter.redis_url import redis_url_problem
+from serving_adapter.unknown_variables import warn_of_unknown_variables
 
 PREFIX = "DSPARK_"
 CONFIG_VARIABLE = "DSPARK_CONFIG"
@@ -217,6 +219,8 @@ def load_settings(
 ) -> Settings:
     """Settings from overrides, environment, the file named in ``DSPARK_CONFIG``, and defaults.
 
+    A variable with our prefix that is no option is ignored, with a warning in the log.
+
     Parameters
     ----------
     overrides
@@ -233,10 +237,9 @@ def load_settings(
     given: dict[str, Any] = {}
     if environment.get(CONFIG_VARIABLE):
         given.update(_from_file(environment[CONFIG_VARIABLE]))
-    for name in Settings.__struct_fields__:
-        variable = PREFIX + name.upper()
-        if variable in environment:
-            given[name] = environment[variable]
+    variables = {PREFIX + name.upper(): name for name in Settings.__struct_fields__}
+    given.update({name: environment[v] for v, name in variables.items() if v in environment})
+    warn_of_unknown_variables(environment, variables)
     for name, value in (overrides or {}).items():
         if name not in Settings.__struct_fields__:
             raise SettingsError(name, value, "expected a known option")
@@ -321,8 +324,9 @@ def _check(settings: Settings) -> None:
         )
     if bool(settings.oidc_issuer) != bool(settings.oidc_audience):
         raise SettingsError("oidc_audience", settings.oidc_audience, "expected issuer and audience together")
-    if settings.redis_url and "://" not in settings.redis_url:
-        raise SettingsError("redis_url", settings.redis_url, "expected a URL such as redis://host:6379/0")
+    problem = redis_url_problem(settings.redis_url) if settings.redis_url else ""
+    if problem:
+        raise SettingsError("redis_url", settings.redis_url, problem)
     if settings.report_expire_seconds <= settings.report_seconds:
         raise SettingsError(
             "report_expire_seconds",

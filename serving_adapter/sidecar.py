@@ -18,7 +18,9 @@ from typing import Any
 
 from serving_adapter.forwarder import Forwarder
 from serving_adapter.ports import Clock, EventSink, ParameterStore
+from serving_adapter.ring_layout import refuse_foreign_file
 from serving_adapter.settings import Settings, SettingsError, load_settings, option_description
+from serving_adapter.shared_memory import segment_path
 from serving_adapter.subscriber import Subscriber
 
 log = logging.getLogger(__name__)
@@ -145,7 +147,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given: dict[str, Any] = vars(parser.parse_args(arguments))
     try:
         settings = load_settings(given)
-    except SettingsError as error:
+        refuse_foreign_file(segment_path(settings.ring))
+    except (SettingsError, OSError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
     logging.basicConfig(

@@ -44,7 +44,7 @@ class DemoPage:
                 ("rounds lost", f"{run.ledger['lost']:,}"),
             ),
         )
-        self.path.write_text(page, encoding="utf-8")
+        output.write_file(self.path, page)
         return page
 
     def _section(self, index: int, phase: Phase) -> Section:
@@ -57,7 +57,7 @@ class DemoPage:
             for before in phase.before
         ]
         image = png(reliability_figure(phase.name, positions))
-        (self.folder / f"reliability-{index + 1}.png").write_bytes(image)
+        output.write_file(self.folder / f"reliability-{index + 1}.png", image)
         return Section(
             title=phase.name,
             text=phase.text,

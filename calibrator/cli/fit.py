@@ -126,7 +126,7 @@ def fit(
             dataset=", ".join(p.name for p in records),
             num_samples=len(rounds),
         )
-        out.write_bytes(payload)
+        output.write_file(out, payload)
     for note in notes:
         output.print_note(note)
     _print(rounds, chosen, before, after, statuses, proposal, notes, out, as_json)

@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -32,6 +33,20 @@ def print_json(value: object) -> None:
     """One JSON object on stdout; figures that are not finite become null."""
     sys.stdout.write(json.dumps(_clean(value), allow_nan=False) + "\n")
     sys.stdout.flush()
+
+
+def write_file(path: Path, content: str | bytes) -> None:
+    """Write a file that an option names, text as UTF-8.
+
+    Raises
+    ------
+    UsageError
+        Naming the file, whether it could not be opened or the disk is full.
+    """
+    try:
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    except OSError as error:
+        raise UsageError(f"{path}: not written: {error.strerror or error}") from error
 
 
 def print_note(text: str) -> None:

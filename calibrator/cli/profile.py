@@ -80,7 +80,8 @@ def profile_engine(
         cost = StepCost.from_curve(curve)
         if curve is None or cost is None or not fit.publishable:
             raise output.UsageError(f"{out}: not written: {'; '.join(fit.reasons) or 'no step was timed'}")
-        out.write_bytes(encode_cost_curve(curve) if file_format == "native" else encode_sglang_table(cost))
+        payload = encode_cost_curve(curve) if file_format == "native" else encode_sglang_table(cost)
+        output.write_file(out, payload)
     points: list[dict[str, Any]] = [
         {"batch_tokens": int(b), "seconds": float(s), "status": status, "n_eff": float(n)}
         for b, s, status, n in zip(fit.sizes, fit.seconds, fit.statuses, fit.n_eff, strict=True)

@@ -56,7 +56,7 @@ def report(
     if as_json:
         output.print_json(numbers)
         return
-    out.write_text(render_deployment_page(numbers, now), encoding="utf-8")
+    output.write_file(out, render_deployment_page(numbers, now))
     top, f = headline(numbers), output.figure
     output.out.print(
         f"{known.name}: {top['rounds']:,} rounds, mean ECE {f(top['ece_raw'])} raw, "

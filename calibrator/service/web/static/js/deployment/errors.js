@@ -133,7 +133,8 @@ function every(c, data, measure) {
   const n = positions.length;
   const show = SHOW[measure];
   const series = positions.map(({ position, points }, i) => line(String(position), points, measure, rampColor(position, n), {
-    symbol: "none", endLabel: { show: true, formatter: "{a}", color: rampColor(position, n), fontSize: 11, distance: 4 }, labelLayout: { moveOverlap: "shiftY" }, ...(i ? {} : marks(c, data, null)) }));
+    // A point between two gaps has no line to be seen by.
+    symbol: points.filter((p) => f.isNumber(p[measure])).length < 40 ? "circle" : "none", symbolSize: 4, endLabel: { show: true, formatter: "{a}", color: rampColor(position, n), fontSize: 11, distance: 4 }, labelLayout: { moveOverlap: "shiftY" }, ...(i ? {} : marks(c, data, null)) }));
   if (measure === "ece" && n) {
     series.push({ ...line("noise floor", [], "", c.floor), symbol: "none", lineStyle: { width: 1.5, type: [2, 3], color: c.floor },
       data: positions[0].points.map((p, j) => {

@@ -17,7 +17,8 @@ const URGENCY = ["drifting", "insufficient", "stale", "no_data", "frozen", "ok"]
 
 const CONNECT = `# beside the engine, in its pod
 export DSPARK_DEPLOYMENT=chat
-export DSPARK_KAFKA_SERVERS=kafka:9092
+export DSPARK_RING=dspark
+export DSPARK_KAFKA_BOOTSTRAP=kafka:9092
 export DSPARK_REDIS_URL=redis://redis:6379/0
 dspark-calibrator sidecar`;
 
