@@ -5,13 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from serving_adapter.contract import ContractError, VerifyBatch
-from serving_adapter.contract.events import CONTENT_TYPE_HEADER, CONTENT_TYPE_MSGPACK, decode, peek_rows
+from serving_adapter.contract.events import (
+    CONTENT_TYPE_HEADER,
+    CONTENT_TYPE_MSGPACK,
+    decode,
+    peek_rows,
+    peek_steps,
+)
 from serving_adapter.ports import Message
 
 
 @dataclass(frozen=True, slots=True)
 class RowRange:
-    """Whose rows a refused message held, and how many it said were lost before them."""
+    """Whose rows a refused message held, and how many it said were lost before them; its steps as well."""
 
     deployment: str
     replica: str
@@ -19,6 +25,9 @@ class RowRange:
     first: int
     count: int
     lost: int = 0
+    steps_first: int = 0
+    steps_count: int = 0
+    steps_lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +60,30 @@ def decode_message(message: Message) -> Decoded:
 def refused(message: Message, reason: str, batch: VerifyBatch | None = None) -> Decoded:
     """Refuse a message, decoded or not, with what can still be said of its rows."""
     if batch is not None:
-        rows = RowRange(batch.deployment, batch.replica, batch.boot, batch.sequence, batch.count, batch.lost)
+        rows = RowRange(
+            batch.deployment,
+            batch.replica,
+            batch.boot,
+            batch.sequence,
+            batch.count,
+            batch.lost,
+            batch.steps_sequence,
+            len(batch.steps),
+            batch.steps_lost,
+        )
         return Decoded(message, None, reason, rows)
     kind = message.header(CONTENT_TYPE_HEADER, CONTENT_TYPE_MSGPACK)
     try:
         peeked = peek_rows(message.value, kind)
+        steps = (0, 0, 0) if peeked is None else peek_steps(message.value, kind)
     except Exception:  # it is refused already: what it says of itself is worth no more trouble
         peeked = None
     readable = peeked is not None and all(text.isprintable() for text in peeked[:3])
     if peeked is None or not readable or peeked[3] >= MAX_ROW_NUMBER:
         return Decoded(message, None, reason)
-    return Decoded(message, None, reason, RowRange(*peeked))
+    if steps[0] >= MAX_ROW_NUMBER:
+        steps = (0, 0, 0)
+    return Decoded(message, None, reason, RowRange(*peeked, *steps))
 
 
 def _check_storable(batch: VerifyBatch) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import zipfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 from numpy.lib import format as npy
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from collectors.errors import RecordError
 from serving_adapter.contract import ContractError, Rounds
-from serving_adapter.contract.rounds import POSITION_COLUMNS, ROUND_COLUMNS
+from serving_adapter.contract.rounds import MAX_GAMMA, POSITION_COLUMNS, ROUND_COLUMNS
 
 _COLUMNS = (*ROUND_COLUMNS, *POSITION_COLUMNS)
 _MAX_LABELS = 65_536
@@ -23,8 +24,8 @@ _MAX_LABELS = 65_536
 def read_npz(path: Path, max_bytes: int) -> tuple[Rounds, list[str], bool]:
     """Read the contract's columns of an ``.npz``; other arrays are left alone.
 
-    Headers are compared with the sizes in the archive before anything is allocated, and nothing is ever
-    unpickled.
+    Headers are compared with each other and with the sizes in the archive before anything is unpacked, and
+    nothing is ever unpickled.
 
     Raises
     ------
@@ -41,7 +42,9 @@ def read_npz(path: Path, max_bytes: int) -> tuple[Rounds, list[str], bool]:
             declared = sum(members[name].file_size for name in wanted)
             if declared > max_bytes:
                 raise RecordError(path, f"got {declared} bytes unpacked, expected at most {max_bytes}")
-            arrays = {name: _read_array(path, archive, members[name], name) for name in wanted}
+            headers = {name: _read_header(path, archive, members[name], name) for name in wanted}
+            _check_shapes(path, {name: header.shape for name, header in headers.items()})
+            arrays = {name: _read_array(path, archive, members[name], name, headers[name]) for name in wanted}
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise RecordError(path, f"not a readable .npz archive ({error})") from error
     labels = arrays.pop("segments", None)
@@ -54,7 +57,17 @@ def read_npz(path: Path, max_bytes: int) -> tuple[Rounds, list[str], bool]:
     return rounds, [], "request" not in arrays
 
 
-def _read_array(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> NDArray[Any]:
+class _Header(NamedTuple):
+    """What a ``.npy`` says of itself; its data begins at ``offset``."""
+
+    shape: tuple[int, ...]
+    fortran: bool
+    dtype: np.dtype[Any]
+    offset: int
+    size: int
+
+
+def _read_header(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> _Header:
     with archive.open(info) as file:
         stream = cast("BinaryIO", file)
         try:
@@ -80,18 +93,45 @@ def _read_array(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, nam
             raise RecordError(
                 path, f"{name}: got {info.file_size} bytes, expected {file.tell() + size} for shape {shape}"
             )
-        data = file.read(size)
-    if len(data) != size:
-        raise RecordError(path, f"{name}: got {len(data)} bytes, expected {size}")
-    order = "F" if fortran else "C"
-    return np.frombuffer(data, dtype=dtype).reshape(shape, order=cast("Any", order))
+        return _Header(shape, fortran, dtype, file.tell(), size)
+
+
+def _check_shapes(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Compare the columns, as :meth:`Rounds.build` does; here a few bytes of each are enough."""
+    logits = shapes["logits"]
+    try:
+        if len(logits) != 2:
+            raise ContractError("logits", f"shape {logits}", "shape [rows, gamma]")
+        rows, gamma = logits
+        if not 1 <= gamma <= MAX_GAMMA:
+            raise ContractError("gamma", gamma, f"1 to {MAX_GAMMA} draft positions")
+        for name, shape in shapes.items():
+            if name in ROUND_COLUMNS and shape not in ((), (rows,)):
+                raise ContractError(name, f"shape {shape}", f"shape [{rows}]")
+            if name in POSITION_COLUMNS and shape != logits:
+                raise ContractError(name, f"shape {shape}", f"shape [{rows}, {gamma}]")
+    except ContractError as error:
+        raise RecordError(path, str(error)) from error
+    labels = shapes.get("segments", (0,))
+    if len(labels) != 1 or labels[0] > _MAX_LABELS:
+        raise RecordError(path, f"segments: got shape {labels}, expected at most {_MAX_LABELS} labels")
+
+
+def _read_array(
+    path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, header: _Header
+) -> NDArray[Any]:
+    with archive.open(info) as file:
+        file.read(header.offset)
+        data = file.read(header.size)
+    if len(data) != header.size:
+        raise RecordError(path, f"{name}: got {len(data)} bytes, expected {header.size}")
+    order = "F" if header.fortran else "C"
+    return np.frombuffer(data, dtype=header.dtype).reshape(header.shape, order=cast("Any", order))
 
 
 def _labels(path: Path, labels: NDArray[Any] | None) -> list[str]:
     if labels is None:
         return []
-    if labels.dtype.kind != "U" or labels.ndim != 1 or len(labels) > _MAX_LABELS:
-        raise RecordError(path, f"segments: got {labels.dtype} of shape {labels.shape}, expected labels")
     try:
         return [str(label) for label in labels.tolist()]
     except ValueError as error:  # code points that do not exist

@@ -151,6 +151,9 @@ def _refuse(plan: Plan, item: Decoded, now: float) -> None:
     boot.rounds.lose(max(0, rows.first - rows.lost), rows.first)
     plan.result.dead_lettered += boot.rounds.dead_lettered - before
     plan.result.lost += boot.rounds.lost - lost_before
+    if rows.steps_count:
+        boot.steps.dead_letter(rows.steps_first, rows.steps_count)
+        boot.steps.lose(max(0, rows.steps_first - rows.steps_lost), rows.steps_first)
     plan.letters.append(
         DeadLetter(
             *place,

@@ -24,7 +24,7 @@ def redis_url_problem(url: str) -> str:
     """
     scheme = _SCHEME.match(url)
     if scheme is None:
-        return "expected a URL such as redis://host:6379/0; rediss, unix, redis+sentinel and redis+cluster too"
+        return "expected a URL such as redis://host:6379/0, or rediss, unix, redis+sentinel, redis+cluster"
     rest = url[scheme.end() :]
     if scheme[1]:
         return "" if rest.partition("?")[0].strip("/") else "expected the path of a socket"

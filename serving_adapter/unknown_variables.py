@@ -1,4 +1,4 @@
-"""Environment variables that look like options of ours and are none: a misspelt name must not go unnoticed."""
+"""Environment variables that look like options of ours and are none: misspelt names do not go unnoticed."""
 
 from __future__ import annotations
 

@@ -196,7 +196,13 @@ BROKEN = {
     "too few": ({"accepted": np.zeros(ROWS - 1, np.uint8)}, "accepted"),
     "one row too few for all": ({"verified": np.zeros(1, np.uint8)}, "verified"),
     "too few requests": ({"request": np.zeros(2, np.uint64)}, "request"),
-    "requests of text": ({"request": ["a"] * ROWS}, ""),
+    "requests of text": ({"request": ["a"] * ROWS}, "request: row 0: got 'a'"),
+    "requests of digits": ({"request": ["7"] * ROWS}, "request: row 0: got '7'"),
+    "an array of text": ({"request": np.array(["a"] * ROWS)}, "request"),
+    "one request of text": ({"request": "a"}, "request"),
+    "a request below 0": ({"request": [*range(ROWS - 1), -1]}, f"request: row {ROWS - 1}: got -1"),
+    "a request beyond 64 bits": ({"request": [2**64] * ROWS}, "request: row 0"),
+    "a list of fractions": ({"request": [0.5] * ROWS}, "request: row 0: got 0.5"),
     "requests of fractions": ({"request": np.zeros(ROWS)}, "request"),
     "resolved below verified": ({"resolved": np.zeros(ROWS, np.uint8)}, "resolved: row 0"),
     "resolved above gamma": ({"resolved": np.full(ROWS, 4)}, "resolved: row 0"),
@@ -482,3 +488,31 @@ def test_parameters_compute_what_the_contract_says():
     assert parameters.gamma == GAMMA
     with pytest.raises(dataclasses.FrozenInstanceError):
         parameters.version = 4
+
+
+def test_hashes_in_a_list_are_exact(ring, adapter):
+    hashes = [0, 2**63 - 1, 2**63, 2**64 - 1, 5][:ROWS]
+    adapter.observe(**a_step(request=hashes))
+    assert adapter.rejected == 0, adapter.last_rejection
+    assert read(ring)[0].request.tolist() == hashes
+
+
+def test_a_file_that_is_no_ring_is_left_alone_and_nothing_is_made_beside_it(tmp_path):
+    file = tmp_path / "notes.txt"
+    file.write_text("mine")
+    adapter = ServingAdapter(IDENTITY, "chat", "pod-1", str(file))
+    assert (
+        adapter.disabled == f"ring {file}: got a file that is no event ring, expected a free name or a ring"
+    )
+    adapter.observe(**a_step())
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    assert file.read_text() == "mine"
+
+
+def test_a_folder_is_no_ring(tmp_path):
+    adapter = ServingAdapter(IDENTITY, "chat", "pod-1", str(tmp_path / "a"), emit=False)
+    assert adapter.disabled == ""
+    (tmp_path / "folder").mkdir()
+    adapter = ServingAdapter(IDENTITY, "chat", "pod-1", str(tmp_path / "folder"))
+    assert "got a folder" in adapter.disabled
+    assert not (tmp_path / "folder.parameters").exists()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from calibrator.cli import output
-from calibrator.cli.app import run
+from calibrator.cli.app import COMMANDS, run
 from tests.recorded import DATA
 
 GOLDEN = json.loads((Path(__file__).parent / "data" / "golden.json").read_text())
@@ -371,3 +371,30 @@ def test_the_console_script_and_a_reader_that_goes_away() -> None:
     command = f"{sys.executable} -m calibrator.cli evaluate {TYPICAL} | head -c 1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.stderr == ""
+
+
+def test_every_command_can_be_built_alone_and_all_are_in_the_help(call) -> None:
+    code, out, _ = call("--help")
+    assert code == 0
+    for name in COMMANDS:
+        assert f"\n  {name} " in out
+        assert call(name, "--help")[0] == 0
+
+
+def test_one_command_does_not_load_what_the_others_need() -> None:
+    script = (
+        "import sys; from calibrator.cli.app import run; run(['fit', '--help']); "
+        "print('LOADED', [m for m in ('uvicorn', 'fastapi', 'matplotlib') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "LOADED []" in done.stdout
+
+
+def test_the_version_is_told(call) -> None:
+    code, out, _ = call("--version")
+    assert code == 0
+    assert out.startswith("dspark-calibrator ")
+
+
+def test_nothing_typed_shows_the_help(call) -> None:
+    assert call() == call("--help")

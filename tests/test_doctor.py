@@ -6,6 +6,9 @@ import pytest
 
 from calibrator.cli.app import run
 from calibrator.store import Store
+from collectors.pipeline import IngestPipeline
+from serving_adapter.clock import ManualClock
+from tests.ingest_support import NOW, ListSink, make_batch, make_rounds, make_steps, message
 from tools.servers import KafkaServer, RedisServer
 
 
@@ -40,6 +43,21 @@ def test_a_new_machine_needs_its_tables(doctor, tmp_path) -> None:
     code, findings = doctor()
     assert code == 0
     assert all(f["status"] != "error" for f in findings)
+
+
+def test_rows_that_were_refused_or_lost_are_told(doctor, tmp_path) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'dspark.db'}")
+    store.migrate()
+    good = make_batch(make_rounds(8), deployment="default", steps=make_steps(4))
+    bad = make_batch(
+        make_rounds(6, gamma=3), 10, deployment="default", lost=2, steps=make_steps(3), steps_sequence=4
+    )
+    IngestPipeline(store, ListSink(), ManualClock(NOW)).ingest([message(good, 0), message(bad, 1)])
+    store.close()
+    _, findings = doctor()
+    told = " ".join(f["detail"] for f in of(findings, "database") if f["status"] == "warning")
+    assert "6 rounds and 3 step rows of default were refused; the last reason: gamma: got 3" in told
+    assert "2 rounds and 0 step rows of default were never sent" in told
 
 
 def test_a_setting_that_cannot_be_used_is_named_with_its_value(doctor) -> None:

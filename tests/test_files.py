@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import math
 import sys
 import zipfile
 from pathlib import Path
@@ -181,6 +182,46 @@ def test_gigantic_declared_shapes_are_refused_before_anything_is_allocated(tmp_p
     assert "expected" in refusal(write_npy_header(tmp_path / "a.npz", "<f8", (10**12, 7)))
     assert "expected" in refusal(write_npy_header(tmp_path / "b.npz", "<f8", (2**62, 2**62)))
     assert "lengths" in refusal(write_npy_header(tmp_path / "c.npz", "<f8", (-1, 7), b"1234"))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "problem"),
+    [
+        ("accepted", (2, 10**8), "accepted: got 'shape (2, 100000000)', expected shape [1]"),
+        ("request", (10**9,), "request: got 'shape (1000000000,)', expected shape [1]"),
+        (
+            "accept_probability",
+            (1, 10**9),
+            "accept_probability: got 'shape (1, 1000000000)', expected shape [1, 4]",
+        ),
+        ("logits", (10**9,), "logits: got 'shape (1000000000,)', expected shape [rows, gamma]"),
+        ("logits", (1, 10**9), "gamma: got 1000000000"),
+        ("segments", (10**6,), "segments: got shape (1000000,)"),
+    ],
+)
+def test_columns_that_do_not_match_are_refused_by_their_headers_alone(
+    tmp_path, monkeypatch, name, shape, problem
+):
+    """The bodies are not there at all: only what the archive and the headers say."""
+    descr = "<U1" if name == "segments" else "|u1"
+    columns = {"logits": ("<f2", (1, 4)), "accepted": ("|u1", (1,)), name: (descr, shape)}
+    infos = {}
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        for column, (kind, lengths) in columns.items():
+            buffer = io.BytesIO()
+            header = {"descr": kind, "fortran_order": False, "shape": lengths}
+            np.lib.format.write_array_header_1_0(buffer, header)
+            archive.writestr(f"{column}.npy", buffer.getvalue())
+            infos[f"{column}.npy"] = len(buffer.getvalue()) + math.prod(lengths) * np.dtype(kind).itemsize
+    honest = zipfile.ZipFile.infolist
+
+    def declaring(self):
+        for info in honest(self):
+            info.file_size = infos[info.filename]
+        return honest(self)
+
+    monkeypatch.setattr(zipfile.ZipFile, "infolist", declaring)
+    assert problem in refusal(tmp_path / "a.npz")
 
 
 def test_large_members_are_refused(tmp_path):

@@ -193,6 +193,24 @@ def test_rows_of_an_undecodable_message_are_booked_even_before_their_deployment_
     assert (totals.emitted, totals.folded, totals.dead_lettered) == (20, 12, 8)
 
 
+@pytest.mark.parametrize("with_rounds", [True, False])
+@pytest.mark.parametrize("decodable", [True, False])
+def test_step_rows_of_a_refused_message_are_booked(store, pipeline, with_rounds, decodable):
+    steps = make_steps(10)
+    first = make_batch(make_rounds(8), steps=steps.take(slice(0, 4)))
+    gamma = GAMMA if not decodable else 3
+    rounds = make_rounds(6, gamma=gamma) if with_rounds else None
+    other = make_batch(rounds, 8, steps=steps.take(slice(5, 8)), steps_sequence=5, steps_lost=1, gamma=gamma)
+    raw = msgspec.msgpack.decode(encode_msgpack(other))
+    if not decodable:
+        raw["steps"]["requests"] = b"odd"
+    then = make_batch(None, 14 if with_rounds else 8, steps=steps.take(slice(8, 10)), steps_sequence=8)
+    pipeline.ingest([message(first, 0), message(msgspec.msgpack.encode(raw), 1), message(then, 2)])
+    totals = ledger(store, kind="step")
+    assert (totals.emitted, totals.folded, totals.lost, totals.dead_lettered) == (10, 6, 1, 3)
+    assert balanced(store).dead_lettered == (6 if with_rounds else 0)
+
+
 def test_rows_dead_lettered_once_and_good_later_are_folded(store, pipeline):
     rounds = make_rounds(20)
     raw = msgspec.msgpack.decode(encode_msgpack(make_batch(rounds)))

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from serving_adapter.ring import MAX_RETIRED, retired_path, retired_rings
-from serving_adapter.ring_layout import RingShape
-from serving_adapter.segment_labels import MAX_LABELS
+from serving_adapter.ring_layout import MAGIC, RingShape
 from serving_adapter.ring_reader import RingBusyError, RingReader, RingSet, Settled
+from serving_adapter.segment_labels import MAX_LABELS
 from serving_adapter.shared_memory import Segment, SharedMemoryError, segment_path
 from tests.rings import a_ring, a_ring_name, assert_rows_are_whole, write_rows
 
@@ -259,8 +259,18 @@ def test_boots_without_unread_rows_leave_nothing_behind(name):
     assert retired_rings(segment_path(name)) == []
 
 
-def test_what_is_no_ring_under_the_name_is_moved_aside_and_noticed(name):
+def test_what_is_no_ring_under_the_name_is_left_alone(name):
     segment_path(name).write_bytes(b"something else")
+    with pytest.raises(SharedMemoryError, match="no event ring"):
+        a_ring(name)
+    assert segment_path(name).read_bytes() == b"something else"
+    assert [path.name for path in segment_path(name).parent.glob(f"{name}*")] == [name]
+
+
+def test_a_ring_of_another_release_is_moved_aside_and_noticed(name):
+    with Segment.create(segment_path(name).with_name(f"{name}.old"), 8192).memory as memory:
+        memory[:16] = MAGIC.to_bytes(8, "little") + (1).to_bytes(8, "little")
+        segment_path(name).write_bytes(memory[:])
     ring = a_ring(name)
     rings = RingSet(name)
     assert [reader.text.boot for reader in rings.refresh()] == [ring.boot]

@@ -178,3 +178,23 @@ def test_a_pod_loads_no_service_library():
     )
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert run.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("http://cache:6379", "expected a URL such as redis://host:6379/0"),
+        ("redis://cache:port", "expected host:port with a number for the port, not 'port'"),
+        ("redis://cache:99999/0", "expected a port in 1 to 65535, not 99999"),
+    ],
+)
+def test_a_store_that_can_never_be_reached_ends_the_sidecar_with_the_reason(ring, capsys, url, reason):
+    assert main(["--ring", ring, "--redis-url", url]) == 2
+    assert capsys.readouterr().err.startswith(f"DSPARK_REDIS_URL: got {url}, {reason}")
+
+
+def test_a_file_that_is_no_ring_ends_the_sidecar_with_the_reason(tmp_path, capsys):
+    (tmp_path / "notes.txt").write_text("mine")
+    assert main(["--ring", str(tmp_path / "notes.txt")]) == 2
+    assert "got a file that is no event ring" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

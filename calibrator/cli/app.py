@@ -95,11 +95,15 @@ def _out_of_reach() -> tuple[type[Exception], ...]:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command line and return its exit code; wrong input is one line on stderr and 2."""
+    arguments = arguments or ["--help"]
     try:
         result = application(arguments)(
             args=list(arguments), prog_name="dspark-calibrator", standalone_mode=False
         )
     except _CommandError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # a group without its command: its help
+            output.out.print(error.format_message(), markup=False, soft_wrap=True)  # type: ignore[attr-defined]
+            return output.EXIT_WRONG_INPUT
         return _fail(error.format_message())  # type: ignore[attr-defined]
     except _wrong_input() as error:
         return _fail(str(error))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from calibrator.cli import output
 from calibrator.cli.demo_loop import DemoRun, Phase
 from calibrator.report.page import Refresh, Section, render_page
 from calibrator.report.plots import PositionReliability, png, reliability_figure

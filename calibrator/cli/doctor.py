@@ -14,7 +14,7 @@ import typer
 from calibrator.cli import output
 from calibrator.cli.evaluate import AsJson
 from calibrator.cli.services import pipeline_options
-from calibrator.store import SchemaError, Store, StoreError
+from calibrator.store import SchemaError, Store, StoreError, boots, dead_letters, deployments
 from serving_adapter.ports import TransportError
 from serving_adapter.settings import PREFIX, Settings, SettingsError, load_settings, option_description
 
@@ -123,6 +123,7 @@ def _database(settings: Settings) -> Iterator[Finding]:
         store = Store(settings.database_url)
         store.check_schema()
         yield Finding("database", "ok", f"{store.dialect}, revision {store.revision()}")
+        yield from _lost_rows(store, settings.deployment)
     except SchemaError as error:
         yield Finding("database", "error", str(error), "run: dspark-calibrator migrate")
     except StoreError as error:
@@ -132,6 +133,32 @@ def _database(settings: Settings) -> Iterator[Finding]:
     finally:
         if store is not None:
             store.close()
+
+
+def _lost_rows(store: Store, deployment: str) -> Iterator[Finding]:
+    """Tell what never entered the figures: overwritten before it was read, or refused."""
+    with store.read() as connection:
+        known = deployments.get(connection, deployment)
+        if known is None:
+            return
+        rounds, steps = (boots.totals(connection, known.id, kind) for kind in ("round", "step"))
+        letters = dead_letters.recent(connection, 1)
+    if rounds.dead_lettered or steps.dead_lettered:
+        reason = f"; the last reason: {letters[0].reason}" if letters else ""
+        yield Finding(
+            "database",
+            "warning",
+            f"{rounds.dead_lettered} rounds and {steps.dead_lettered} step rows of {deployment} were refused"
+            f"{reason}",
+            "read the dead-letter topic, and mend the replica that sends them",
+        )
+    if rounds.lost or steps.lost:
+        yield Finding(
+            "database",
+            "warning",
+            f"{rounds.lost} rounds and {steps.lost} step rows of {deployment} were never sent (ring overrun)",
+            "see that sidecars run and reach the bus; an engine may want a larger ring",
+        )
 
 
 def _bus(settings: Settings) -> Iterator[Finding]:

@@ -140,10 +140,29 @@ def decode(payload: bytes, content_type: str) -> VerifyBatch:
     return _from_raw(raw, packed=kind == CONTENT_TYPE_MSGPACK)
 
 
+def peek_steps(payload: bytes, content_type: str) -> tuple[int, int, int]:
+    """Steps sequence, count and loss of a message of which :func:`peek_rows` can tell whose it is.
+
+    Zeros where they cannot be read.
+    """
+    packed = content_type.split(";")[0].strip().lower() == CONTENT_TYPE_MSGPACK
+    try:
+        raw = msgspec.msgpack.decode(payload) if packed else msgspec.json.decode(payload)
+        column = raw["steps"]["step_seconds"]
+        first, lost = raw.get("steps_sequence", 0), raw.get("steps_lost", 0)
+        for name, value in (("steps_sequence", first), ("steps_lost", lost)):
+            _count(name, value, COUNT_BITS)
+        count = len(column) // 4 if packed and isinstance(column, bytes) else len(column)
+        return first, count, min(lost, first)
+    except (msgspec.DecodeError, AttributeError, KeyError, TypeError, ValueError, RecursionError):
+        return 0, 0, 0
+
+
 def peek_rows(payload: bytes, content_type: str) -> tuple[str, str, str, int, int, int] | None:
     """Deployment, replica, boot, sequence, count and loss of a message that :func:`decode` refused.
 
-    None where it cannot be read. Lets a dead-lettered message be booked in its replica's ledger.
+    The count is 0 where it holds step rows only; None where it cannot be read. Lets a dead-lettered message
+    be booked in its replica's ledger.
     """
     if len(payload) > MAX_MESSAGE_BYTES:
         return None
@@ -153,8 +172,8 @@ def peek_rows(payload: bytes, content_type: str) -> tuple[str, str, str, int, in
         envelope = (raw["deployment"], raw["replica"], raw["boot"])
         for name, value in zip(("deployment", "replica", "boot"), envelope, strict=True):
             _text(name, value)
-        rounds, sequence = raw["rounds"], raw["sequence"]
-        column = rounds["accepted"]
+        rounds, sequence = raw.get("rounds") or {}, raw["sequence"]
+        column = rounds["accepted"] if rounds else b""
         if not isinstance(column, bytes | list):  # one number for all rows
             column = rounds["logits"] if not packed else rounds["logits"][:: 2 * raw["gamma"]]
         countable = isinstance(column, bytes | list)
@@ -163,7 +182,7 @@ def peek_rows(payload: bytes, content_type: str) -> tuple[str, str, str, int, in
         lost = raw.get("lost", 0)
         lost = lost if isinstance(lost, int) and 0 <= lost <= sequence else 0
         return (*envelope, sequence, len(column), lost)
-    except (msgspec.DecodeError, KeyError, TypeError, ValueError, RecursionError):
+    except (msgspec.DecodeError, AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return None
 
 
