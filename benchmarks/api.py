@@ -27,6 +27,7 @@ import uvicorn
 from sqlalchemy import text
 
 from calibrator.cli.service_parts import access_policy, build_context
+from calibrator.core.sums import SQUARED_UNIT
 from calibrator.core.windows import UNIT
 from calibrator.service.web.app import create_app
 from calibrator.store import Store, deployments, schema, windows
@@ -46,11 +47,11 @@ DAY = 86_400
 BAR_SECONDS, VISIBLE_SECONDS = 0.1, 2.0
 _VALUES = {
     "drafted": "n", "verified": "n", "accepted": "n / 2", "predicted": "n / 2 * {u}", "weight": "n * {u}",
-    "weight_squared": "n * {u}", "weight_predicted": "n / 2 * {u}", "weight_accepted": "n / 2 * {u}",
+    "weight_squared": "n * {s}", "weight_predicted": "n / 2 * {u}", "weight_accepted": "n / 2 * {u}",
     "brier": "n / 5 * {u}", "log_loss": "n / 3 * {u}",
 }  # fmt: skip
 _BINS = {
-    "drafted": "{m}", "weight": "{m} * {u}", "weight_squared": "{m} * {u}", "predicted": "{m} * {p}",
+    "drafted": "{m}", "weight": "{m} * {u}", "weight_squared": "{m} * {s}", "predicted": "{m} * {p}",
     "accepted": "{m} * {r}",
 }  # fmt: skip
 
@@ -66,14 +67,14 @@ class NoDeadLetters:
 
 def column_value(column: str) -> str:
     """SQL of one sum of a window with about a thousand rounds."""
-    unit = int(UNIT)
+    unit, squared = int(UNIT), int(SQUARED_UNIT)
     if not column.startswith("bin_"):
-        return _VALUES[column].format(u=unit)
+        return _VALUES[column].format(u=unit, s=squared)
     name, _, number = column.removeprefix("bin_").rpartition("_")
     b = int(number)
     mass = f"(n / 20 + (h * {b + 3}) % 17)"
     return _BINS[name].format(
-        m=mass, u=unit, p=int(unit * (b + 0.5) / 20), r=int(unit * min(1.0, (b + 0.2) / 20))
+        m=mass, u=unit, s=squared, p=int(unit * (b + 0.5) / 20), r=int(unit * min(1.0, (b + 0.2) / 20))
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from calibrator.core.sums import SumsOverflowError
 from calibrator.store import (
     DataRefusedError,
     FencedError,
@@ -14,7 +15,7 @@ from calibrator.store import (
 )
 from collectors.committing import write_plan
 from collectors.dead_letters import letter
-from collectors.decoding import Decoded, decode_message
+from collectors.decoding import Decoded, decode_message, refused
 from collectors.folding import fold_deployment
 from collectors.options import PipelineOptions
 from collectors.plan import make_plan
@@ -130,8 +131,8 @@ class IngestPipeline:
     def _fold(self, decoded: Sequence[Decoded], expected: dict[tuple[str, int], int | None]) -> IngestResult:
         try:
             return self._commit(decoded, expected)
-        except DataRefusedError as error:
-            # A value that passed every check and that the database still refuses: find its message.
+        except (DataRefusedError, SumsOverflowError) as error:
+            # A value that passed every check and that cannot be stored all the same: find its message.
             if len(decoded) > 1:
                 half = len(decoded) // 2
                 result = self._fold(decoded[:half], expected)
@@ -139,6 +140,8 @@ class IngestPipeline:
                 return result
             if decoded[0].batch is None and decoded[0].rows is None:
                 raise
+            if isinstance(error, SumsOverflowError):
+                return self._fold([refused(decoded[0].message, str(error), decoded[0].batch)], expected)
             reason = f"refused by the database: {error}"
             return self._fold([Decoded(decoded[0].message, None, reason)], expected)
 

@@ -398,3 +398,14 @@ def test_the_version_is_told(call) -> None:
 
 def test_nothing_typed_shows_the_help(call) -> None:
     assert call() == call("--help")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk that is always full")
+def test_a_file_that_cannot_be_written_is_named(call, tmp_path) -> None:
+    code, _, err = call("fit", TYPICAL, "--out", "/dev/full")
+    assert (code, err.strip()) == (2, "error: /dev/full: not written: No space left on device")
+    code, _, err = call("fit", TYPICAL, "--out", tmp_path)
+    assert (code, err.strip()) == (2, f"error: {tmp_path}: not written: Is a directory")
+    nowhere = tmp_path / "nowhere" / "a.json"
+    code, _, err = call("fit", TYPICAL, "--out", nowhere)
+    assert (code, err.strip()) == (2, f"error: {nowhere}: not written: No such file or directory")

@@ -4,6 +4,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from calibrator.core.sums import LARGEST_SUM
+from calibrator.core.windows import SCALARS, WindowSums
 from calibrator.store import (
     DataRefusedError,
     FencedError,
@@ -18,6 +20,7 @@ from calibrator.store import (
     step_sample,
     windows,
 )
+from calibrator.store.windows import Cell
 from collectors import committing
 from collectors.dead_letters import OFFSET_HEADER, REASON_HEADER
 from collectors.options import PipelineOptions
@@ -521,3 +524,24 @@ def test_a_ring_that_overflows_at_every_flush_keeps_the_ledger_small_and_balance
     with store.read() as connection:
         boot = boots.every(connection, deployments.get(connection, "prod").id)[0]
     assert len(msgspec.json.encode(boot.rounds.intervals())) < 16_384
+
+
+def test_rows_whose_weights_no_sum_holds_are_refused_with_their_account(store, pipeline, sink):
+    rounds = make_rounds(20)
+    pipeline.ingest([message(make_batch(rounds.take(slice(0, 10))), 0)])
+    before = stored_sums(store)
+    with store.write() as connection:
+        found = deployments.get(connection, "prod")
+        room = (LARGEST_SUM - before.scalars[0, SCALARS.index("weight_squared")] - 1) // (1 << 8) * (1 << 8)
+        full = WindowSums.zeros(GAMMA)
+        full.scalars[0, SCALARS.index("weight_squared")] = room
+        segment = deployments.segments(connection, found.id)["default"]
+        windows.add(connection, found.id, [Cell(int(NOW) // 60 * 60, segment, "greedy", full)], raw=True)
+    heavy = make_batch(rounds.take(slice(10, 20)), 10, steps=make_steps(2))
+    later = make_batch(make_rounds(5, 3), 20, emitted_at=NOW + 2 * 3600)
+    pipeline.ingest([message(heavy, 1), message(later, 2)])
+    reason = dict(sink.messages[0].headers)[REASON_HEADER]
+    assert reason.startswith(b"explore: got more weight (1 / explore) within an hour")
+    totals = balanced(store)
+    assert (totals.folded, totals.dead_lettered) == (15, 10)
+    assert ledger(store, kind="step").dead_lettered == 2

@@ -7,13 +7,14 @@ from hypothesis import strategies as st
 
 from calibrator.core.labels import drafted, included, prefix_labels
 from calibrator.core.propensity import inclusion_weights
+from calibrator.core.sums import scalar_unit
 from calibrator.core.survival import survival
 from calibrator.core.windows import (
     BIN_SUMS,
     LOG_LOSS_FLOOR,
     SCALARS,
-    UNIT,
     WINDOW_BINS,
+    SumsOverflowError,
     WindowSums,
     fold,
     fold_cells,
@@ -50,7 +51,7 @@ def plain_fold(rounds, predicted, rule, clip):
     }  # fmt: skip
     counts = ("drafted", "verified", "accepted")
     exact = {
-        name: term.astype(np.int64) if name in counts else np.rint(term * UNIT).astype(np.int64)
+        name: term.astype(np.int64) if name in counts else np.rint(term * scalar_unit(name)).astype(np.int64)
         for name, term in fixed.items()
     }
     sums = WindowSums.zeros(rounds.gamma)
@@ -108,3 +109,34 @@ def test_wrong_shapes_and_clips_are_named():
         fold(rounds, np.zeros((3, 3)))
     with pytest.raises(ValueError, match="clip"):
         fold(rounds, np.zeros((3, 4)), clip=0.5)
+
+
+def explored_rows(count, explore):
+    """Nothing was scheduled, everything was verified and accepted."""
+    return Rounds.build(
+        np.zeros((count, 1), np.float16),
+        np.ones(count, np.uint8),
+        scheduled=0,
+        explore=np.float16(explore),
+    )
+
+
+def test_more_rows_of_the_largest_weight_than_a_finer_unit_would_hold_are_summed_exactly():
+    rounds, certain = explored_rows(700_000, 0.0005), np.full((700_000, 1), 0.5)
+    sums = fold(rounds, certain)
+    assert sums.scalar("weight").tolist() == [700_000 * 1000.0]
+    assert sums.scalar("weight_squared").tolist() == [700_000 * 1e6]
+    assert sums.bin_sum("weight_squared").sum() == 700_000 * 1e6
+
+
+def test_weights_beyond_the_integers_are_refused_by_name():
+    rounds = explored_rows(100_000, 6e-8)
+    with pytest.raises(SumsOverflowError, match="explore: got 100000 rows of weights up to"):
+        fold(rounds, np.full((100_000, 1), 0.5), clip=None)
+
+
+def test_sums_beyond_the_integers_cannot_be_added():
+    sums = fold(explored_rows(10, 0.5), np.full((10, 1), 0.5))
+    huge = WindowSums(sums.scalars + (2**63 - 1 - sums.scalars), sums.bins)
+    with pytest.raises(SumsOverflowError, match="window sums"):
+        huge + sums

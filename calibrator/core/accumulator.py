@@ -6,7 +6,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrator.core.labels import EndOfSequence, drafted, included, prefix_labels
-from calibrator.core.sums import BIN_SUMS, LOG_LOSS_FLOOR, SCALARS, UNIT, WINDOW_BINS
+from calibrator.core.sums import (
+    BIN_SUMS,
+    LARGEST_SUM,
+    LOG_LOSS_FLOOR,
+    SCALARS,
+    SQUARED_UNIT,
+    UNIT,
+    WINDOW_BINS,
+    SumsOverflowError,
+)
 from serving_adapter.contract import Rounds
 
 Float = NDArray[np.float64]
@@ -68,21 +77,21 @@ class Accumulator:
 
     def sums(self) -> tuple[Int, Int]:
         """``[count, gamma, scalars]`` and ``[count, gamma, bin sums, bins]`` of everything added."""
-        one = int(UNIT)
+        one, one_squared = int(UNIT), int(SQUARED_UNIT)
         shape = (self._gamma, self._count, WINDOW_BINS)
         states = self._states.reshape(*shape, _STATES).swapaxes(0, 1)
         accepted = states[..., 3]
         plain = states[..., 2] + accepted
         inside = states[..., 1] + plain
         predicted = self._predicted.reshape(shape).swapaxes(0, 1)
-        bins = np.stack([inside, plain * one, plain * one, predicted, accepted * one], axis=2)
+        bins = np.stack([inside, plain * one, plain * one_squared, predicted, accepted * one], axis=2)
         per_position = {
             "drafted": inside.sum(axis=2),
             "verified": plain.sum(axis=2),
             "accepted": accepted.sum(axis=2),
             "predicted": predicted.sum(axis=2),
             "weight": plain.sum(axis=2) * one,
-            "weight_squared": plain.sum(axis=2) * one,
+            "weight_squared": plain.sum(axis=2) * one_squared,
             "weight_predicted": predicted.sum(axis=2),
             "weight_accepted": accepted.sum(axis=2) * one,
             "brier": self._brier.T,
@@ -127,6 +136,7 @@ class _Explored:
         self._bins = np.zeros((count, gamma, len(BIN_SUMS), WINDOW_BINS), dtype=np.int64)
         self._held: list[tuple[Int, Int, Float, NDArray[np.bool_], Float]] = []
         self._rows = 0
+        self._total = 0.0  # of the largest terms, all cells and positions together
 
     def add(self, k: int, index: Int, p: Float, accepted: NDArray[np.bool_], weight: Float) -> None:
         self._held.append((np.full(len(index), k), index, p, accepted, weight))
@@ -147,7 +157,16 @@ class _Explored:
         bounded = np.clip(p, LOG_LOSS_FLOOR, 1.0 - LOG_LOSS_FLOOR)
         loss = -np.where(accepted, np.log(bounded), np.log1p(-bounded))
         counts = (np.ones(len(p), dtype=np.int64), accepted.astype(np.int64), _fixed(p))
-        weighted = [_fixed(t) for t in (w, w**2, w * p, w * accepted, w * (p - accepted) ** 2, w * loss)]
+        terms = [w * UNIT, w**2 * SQUARED_UNIT]
+        terms += [t * UNIT for t in (w * p, w * accepted, w * (p - accepted) ** 2, w * loss)]
+        # No sum is larger than this one; half the room is left for the unweighted rows.
+        self._total += float(np.max(terms, axis=0).sum())
+        if self._total > LARGEST_SUM / 2:
+            raise SumsOverflowError(
+                f"explore: got {len(w)} rows of weights up to {w.max():g} = 1 / explore at once, "
+                "expected fewer, or a larger exploration probability: their sums exceed an int64"
+            )
+        weighted = [np.rint(term).astype(np.int64) for term in terms]
         for i, term in enumerate((*counts, *weighted), start=1):  # all but "drafted", counted with the rest
             np.add.at(self._scalars[:, :, i], (cell, position), term)
         for i, term in enumerate(weighted[:4], start=1):

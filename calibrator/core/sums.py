@@ -4,7 +4,15 @@ from __future__ import annotations
 
 WINDOW_BINS = 20
 UNIT = 2.0**24
-"""Fixed-point units of one: a window holds 2**39 unweighted rounds before an int64 overflows."""
+"""Fixed-point units of one: sums hold 2**39 unweighted rounds before an int64 overflows."""
+
+SQUARED_UNIT = 2.0**8
+"""Units of one in sums of squared weights. These reach 1e6 for a single row (weights are cut at 1000), of
+which 524,000 would fill an int64 in the other units, and hold 2**35 in these. A square is at least 1, so that
+rounding it changes it by 2 parts in 1000 at most, and those of unweighted rows not at all."""
+
+LARGEST_SUM = 2**62
+"""No sum that is stored may be larger: two of them can be added without a second look."""
 
 LOG_LOSS_FLOOR = 1e-9
 
@@ -22,3 +30,21 @@ SCALARS = (
 )
 BIN_SUMS = ("drafted", "weight", "weight_squared", "predicted", "accepted")
 """Per bin of a_k: count of drafted positions, then weighted sums (fixed point) over labelled ones."""
+
+
+class SumsOverflowError(Exception):
+    """Rows whose sums no int64 holds: their weights are too large for how many they are."""
+
+
+def scalar_unit(name: str) -> float:
+    """Units of one in a scalar sum; 1 for counts."""
+    if name in ("drafted", "verified", "accepted"):
+        return 1.0
+    return SQUARED_UNIT if name == "weight_squared" else UNIT
+
+
+def bin_unit(name: str) -> float:
+    """Units of one in a sum per bin; 1 for counts."""
+    if name == "drafted":
+        return 1.0
+    return SQUARED_UNIT if name == "weight_squared" else UNIT

@@ -1,6 +1,6 @@
 """Window sums: everything a figure over time needs, in integers that merge exactly.
 
-Real-valued terms are stored in units of 2**-24, so that ``fold(x) + fold(y) == fold(x ++ y)`` and
+Real-valued terms are stored in units of 2**-24 (squared weights: 2**-8), so that ``fold(x) + fold(y) == fold(x ++ y)`` and
 ``a + b == b + a`` hold to the last bit, on one machine, across collectors and in SQL.
 """
 
@@ -14,7 +14,16 @@ from numpy.typing import NDArray
 
 from calibrator.core.accumulator import Accumulator
 from calibrator.core.labels import EndOfSequence
-from calibrator.core.sums import BIN_SUMS, LOG_LOSS_FLOOR, SCALARS, UNIT, WINDOW_BINS
+from calibrator.core.sums import (
+    BIN_SUMS,
+    LOG_LOSS_FLOOR,
+    SCALARS,
+    UNIT,
+    WINDOW_BINS,
+    SumsOverflowError,
+    bin_unit,
+    scalar_unit,
+)
 from serving_adapter.contract import Rounds
 
 __all__ = [
@@ -23,6 +32,7 @@ __all__ = [
     "SCALARS",
     "UNIT",
     "WINDOW_BINS",
+    "SumsOverflowError",
     "WindowSums",
     "fold",
     "fold_cells",
@@ -49,9 +59,22 @@ class WindowSums:
         )
 
     def __add__(self, other: WindowSums) -> WindowSums:
+        """Add up.
+
+        Raises
+        ------
+        ValueError
+            Of another gamma.
+        SumsOverflowError
+            More than the integers hold.
+        """
         if self.scalars.shape != other.scalars.shape:
             raise ValueError(f"gamma: got {len(other.scalars)}, expected {len(self.scalars)}")
-        return WindowSums(self.scalars + other.scalars, self.bins + other.bins)
+        scalars, bins = self.scalars + other.scalars, self.bins + other.bins
+        # Neither side is negative, so that a sum beyond the integers is. Every bin is part of a scalar.
+        if (scalars < 0).any():
+            raise SumsOverflowError("window sums: got more than an int64 holds, expected smaller weights")
+        return WindowSums(scalars, bins)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, WindowSums):
@@ -67,13 +90,11 @@ class WindowSums:
 
     def scalar(self, name: str) -> NDArray[np.float64]:
         """One scalar per position in natural units, shape ``[gamma]``."""
-        values = self.scalars[:, SCALARS.index(name)].astype(np.float64)
-        return values if name in ("drafted", "verified", "accepted") else values / UNIT
+        return self.scalars[:, SCALARS.index(name)].astype(np.float64) / scalar_unit(name)
 
     def bin_sum(self, name: str) -> NDArray[np.float64]:
         """One bin sum in natural units, shape ``[gamma, WINDOW_BINS]``."""
-        values = self.bins[:, BIN_SUMS.index(name)].astype(np.float64)
-        return values if name == "drafted" else values / UNIT
+        return self.bins[:, BIN_SUMS.index(name)].astype(np.float64) / bin_unit(name)
 
 
 def fold(
@@ -121,6 +142,11 @@ def fold_cells(
     Returns
     -------
     One set of sums per window: what :func:`fold` gives for its rows.
+
+    Raises
+    ------
+    SumsOverflowError
+        Weights too large for their number: with ``clip`` at its default never below six million explored labels.
     """
     gamma = rounds.gamma
     if predicted.shape != (len(rounds), gamma):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from sqlalchemy import BigInteger, ColumnElement, Connection, Table, cast, func, literal_column, select
 
+from calibrator.core.sums import LARGEST_SUM, SumsOverflowError
 from calibrator.core.windows import BIN_SUMS, SCALARS, WINDOW_BINS, WindowSums
 from calibrator.store import schema
 from calibrator.store.upsert import insert_into
@@ -46,6 +47,11 @@ def add(connection: Connection, deployment_id: int, cells: Iterable[Cell], *, ra
 
     ``raw`` says under what the sums were predicted: the identity, or the parameters in force. Rows are
     written in the order of their key, as every writer does, so that two writers never deadlock.
+
+    Raises
+    ------
+    SumsOverflowError
+        The sums of an hour would grow beyond what can be added up; the transaction must be given up.
     """
     given = list(cells)
     for table, width in zip(_TABLES[raw], (1, HOUR), strict=True):
@@ -62,6 +68,19 @@ def add(connection: Connection, deployment_id: int, cells: Iterable[Cell], *, ra
     rows = [row for start in sorted(pooled) for row in _pooled_rows(deployment_id, start, pooled[start])]
     if rows:
         connection.execute(_adding(_POOLED[raw], connection.dialect.name, _POOLED_KEY), rows)
+        _check_room(connection, _POOLED[raw], deployment_id, sorted(pooled))
+
+
+def _check_room(connection: Connection, table: Table, deployment_id: int, starts: Sequence[int]) -> None:
+    """Refuse sums that are too large: of these two one is the largest, and all cells are part of it."""
+    largest = select(func.max(table.c.weight_squared), func.max(table.c.log_loss)).where(
+        table.c.deployment_id == deployment_id, table.c.start.in_(starts)
+    )
+    if max(connection.execute(largest).one()) > LARGEST_SUM:
+        raise SumsOverflowError(
+            "explore: got more weight (1 / explore) within an hour than its sums hold, "
+            "expected a larger exploration probability"
+        )
 
 
 def query(

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from calibrator.core.population import MAX_UNSEEN_SHARE
 from calibrator.core.report import MIN_LABELS
-from calibrator.core.windows import BIN_SUMS, SCALARS, UNIT, WINDOW_BINS
+from calibrator.core.sums import bin_unit, scalar_unit
+from calibrator.core.windows import BIN_SUMS, SCALARS, WINDOW_BINS
 
 Float = NDArray[np.float64]
 
@@ -105,8 +106,8 @@ def figures_of(scalars: NDArray[np.int64], bins: NDArray[np.int64]) -> Figures:
     bins
         Shape ``[..., gamma, len(BIN_SUMS), WINDOW_BINS]``.
     """
-    s = {name: _natural(scalars[..., i], name in _COUNTS) for i, name in enumerate(SCALARS)}
-    b = {name: _natural(bins[..., i, :], name == "drafted") for i, name in enumerate(BIN_SUMS)}
+    s = {name: _natural(scalars[..., i], scalar_unit(name)) for i, name in enumerate(SCALARS)}
+    b = {name: _natural(bins[..., i, :], bin_unit(name)) for i, name in enumerate(BIN_SUMS)}
     traffic = _describes_traffic(s)
     table = _bins(b, traffic)
     weight, drafted = s["weight"], s["drafted"]
@@ -173,9 +174,8 @@ def numbers(values: Float) -> list[Any]:
     return result
 
 
-def _natural(values: NDArray[np.int64], count: bool) -> Float:
-    shown = values.astype(np.float64)
-    return shown if count else shown / UNIT
+def _natural(values: NDArray[np.int64], unit: float) -> Float:
+    return values.astype(np.float64) / unit
 
 
 def _undefined(values: Float, defined: NDArray[np.bool_]) -> Float:

@@ -73,14 +73,25 @@ function marks(c, { now, drift, versions }, position) {
   const episodes = drift.filter((e) => (!position || !e.position || e.position === position) && ms(e.started_at) < to && (!e.ended_at || ms(e.ended_at) > from));
   return {
     markArea: { silent: true, itemStyle: { color: c.alarm }, label: { color: c.soft, fontSize: 11, position: "insideTop" },
-      data: episodes.map((e) => {
-        const [begin, end] = [Math.max(from, ms(e.started_at)), e.ended_at ? Math.min(to, ms(e.ended_at)) : to];
-        return [{ name: end - begin > 0.12 * (to - from) ? e.kind : "", xAxis: begin }, { xAxis: end }];
-      }) },
+      data: together(episodes.map((e) => ({ begin: Math.max(from, ms(e.started_at)), end: e.ended_at ? Math.min(to, ms(e.ended_at)) : to, kinds: new Set([e.kind]) })))
+        .map(({ begin, end, kinds }) => [{ name: end - begin > 0.12 * (to - from) ? [...kinds].join(", ") : "", xAxis: begin }, { xAxis: end }]) },
     markLine: { silent: true, symbol: ["none", "none"], lineStyle: { color: c.third, width: 1.4, type: "solid", opacity: 0.75 }, label: { color: c.third, fontSize: 11, formatter: ({ name }) => name, position: "end", distance: 3 },
       // Labels of versions that follow each other closely would cover each other.
       data: inside.map((v, i) => ({ name: inside.length > 12 && i % Math.ceil(inside.length / 12) ? "" : `v${v.version}`, xAxis: ms(v.created_at) })) },
   };
+}
+
+// Stretches that overlap are drawn as one: laid over each other they would hide what they mark.
+function together(stretches) {
+  const merged = [];
+  for (const next of stretches.sort((a, b) => a.begin - b.begin)) {
+    const last = merged.at(-1);
+    if (last && next.begin <= last.end) {
+      last.end = Math.max(last.end, next.end);
+      next.kinds.forEach((kind) => last.kinds.add(kind));
+    } else merged.push(next);
+  }
+  return merged;
 }
 
 const line = (name, points, key, color, extra) => ({
