@@ -538,7 +538,7 @@ def test_rows_whose_weights_no_sum_holds_are_refused_with_their_account(store, p
         segment = deployments.segments(connection, found.id)["default"]
         windows.add(connection, found.id, [Cell(int(NOW) // 60 * 60, segment, "greedy", full)], raw=True)
     heavy = make_batch(rounds.take(slice(10, 20)), 10, steps=make_steps(2))
-    later = make_batch(make_rounds(5, 3), 20, emitted_at=NOW + 2 * 3600)
+    later = make_batch(make_rounds(5, 3), 20, emitted_at=NOW - 2 * 3600)
     pipeline.ingest([message(heavy, 1), message(later, 2)])
     reason = dict(sink.messages[0].headers)[REASON_HEADER]
     assert reason.startswith(b"explore: got more weight (1 / explore) within an hour")

@@ -140,11 +140,12 @@ class LedgerEntry:
 def fold_ledger(entries: Sequence[LedgerEntry]) -> LedgerSums:
     """Enter messages, each row once however often it was sent.
 
-    ``steps.rows`` says how many rounds of each step are in the message, in order; a replica that
-    reports part of its requests (``share`` below 1) sends fewer rounds than requests, and tokens per
-    second are scaled up to all of them. Rounds that no step claims enter with load 0: they count for
-    lengths and waste, not for rates. Where steps claim more rounds than there are the join is gone, and
-    the sums of both sides still hold.
+    ``steps.rows`` says how many rounds of each step are in the message, in order, and the message's rounds
+    of no step come last (docs/contracts.md); a replica that reports part of its requests (``share`` below
+    1) sends fewer rounds than requests, and tokens per second are scaled up to all of them. Rounds that no
+    step claims enter with load 0: they count for lengths and waste, not for rates. Where steps claim more
+    rounds than there are, which our forwarder never sends, the join is gone, and the sums of both sides
+    still hold.
 
     What belongs to a round is entered when the round is new, under the load of its step; what belongs to
     a step (its time, its tokens scaled up) when the step is new, from all its rounds in the message. So

@@ -1,7 +1,8 @@
 """Window sums: everything a figure over time needs, in integers that merge exactly.
 
-Real-valued terms are stored in units of 2**-24 (squared weights: 2**-8), so that ``fold(x) + fold(y) == fold(x ++ y)`` and
-``a + b == b + a`` hold to the last bit, on one machine, across collectors and in SQL.
+Real-valued terms are stored in units of 2**-24 (squared weights: 2**-8), so that
+``fold(x) + fold(y) == fold(x ++ y)`` and ``a + b == b + a`` hold to the last bit, on one machine, across
+collectors and in SQL.
 """
 
 from __future__ import annotations
@@ -146,7 +147,8 @@ def fold_cells(
     Raises
     ------
     SumsOverflowError
-        Weights too large for their number: with ``clip`` at its default never below six million explored labels.
+        Weights too large for their number: with ``clip`` at its default never below six million explored
+        labels.
     """
     gamma = rounds.gamma
     if predicted.shape != (len(rounds), gamma):
