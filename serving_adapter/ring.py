@@ -57,7 +57,7 @@ from serving_adapter.ring_layout import (
     refuse_foreign_file,
 )
 from serving_adapter.segment_labels import DEFAULT_LABEL, SegmentLabels
-from serving_adapter.shared_memory import Fence, Segment, SharedMemoryError, segment_path
+from serving_adapter.shared_memory import STORES_MAY_PASS, Fence, Segment, SharedMemoryError, segment_path
 
 DEFAULT_ROUNDS = 131_072  # five seconds of 256 requests at 100 steps a second, 8 MB at gamma 7
 DEFAULT_STEPS = 16_384
@@ -193,7 +193,8 @@ class EventRing:
         self._fence()
         if step is not None:
             words[WORD_STEPS_WRITTEN] = self._steps_written = steps + 1
-            self._fence()
+            if STORES_MAY_PASS:
+                self._fence()
         words[WORD_ROUNDS_WRITTEN] = self._written = end
 
     def _append_around(self, written: int, count: int, writes: Sequence[tuple[NDArray[Any], Any]]) -> None:

@@ -13,6 +13,7 @@ import errno
 import fcntl
 import mmap
 import os
+import platform
 import struct
 import tempfile
 import threading
@@ -27,6 +28,10 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where shm_open(3) puts its fil
 _MODE = 0o660  # the sidecar's container may run as another user of the same group
 # struct flock: type, whence, start, length, process (0 for open-file-description locks).
 _FLOCK = "hhqqi0q"
+
+
+STORES_MAY_PASS = platform.machine().lower() not in ("x86_64", "amd64")
+"""Whether another core may see two stores in another order than they were made in."""
 
 
 class SharedMemoryError(OSError):
