@@ -32,7 +32,8 @@ class ServingAdapter:
     staged the same version, the engine calls :meth:`commit` with it on every rank at one and the same
     step (step-aligned with the forward pass, as a collective RPC is). A rank whose :meth:`stage` does not
     reach that version refuses by returning a lower one, and then nobody commits. A single-rank engine
-    leaves ``commit_at_once`` on and only calls :meth:`current` between steps.
+    leaves ``commit_at_once`` on and only calls :meth:`current` between steps, which also reports the version
+    as applied. Where ranks commit, the engine reports it itself, with :meth:`applied`, once all have.
 
     Not for several threads: one engine loop calls it.
 
@@ -301,7 +302,8 @@ class ServingAdapter:
         """Parameters in force; a new acceptable document comes into force here, between two steps.
 
         One load of shared memory when nothing changed. A document that fails any check is refused as a
-        whole, with the reason in the report, and the old parameters stay.
+        whole, with the reason in the report, and the old parameters stay. With ``commit_at_once`` what is
+        returned here is reported as applied: the engine computes with it, or calls :meth:`refused`.
         """
         return self._watch.current()
 
@@ -314,7 +316,10 @@ class ServingAdapter:
         return self._watch.commit(version)
 
     def applied(self, version: int) -> None:
-        """Report that the engine computes with this version now."""
+        """Report that the engine computes with this version now: all ranks after their :meth:`commit`.
+
+        With ``commit_at_once`` :meth:`current` has reported it already; to repeat it does no harm.
+        """
         self._watch.applied(version)
 
     def refused(self, version: int, reason: str) -> None:

@@ -76,12 +76,17 @@ class ParameterWatch:
         return self._report
 
     def current(self) -> Parameters:
-        """Parameters in force: one load when the mirror did not change."""
+        """Parameters in force: one load when the mirror did not change.
+
+        With ``commit_at_once`` a new version is reported as applied here.
+        """
         if self._mirror is None or self._mirror.sequence == self._sequence:
             return self.in_force
         self._look()
         if self._commit_at_once and self._staged:
             self.commit(max(self._staged))
+            # What an engine of one rank is handed between two steps is what it computes with.
+            self._change(applied=self.in_force.version)
         return self.in_force
 
     def stage(self) -> int:
@@ -110,10 +115,12 @@ class ParameterWatch:
         self._staged.pop(version, None)
         if version == self.in_force.version and version > 0:
             self.in_force = self._before
-        self._refuse(version, reason)
+        # Reported as applied when it was handed out: it is not.
+        back = self.in_force.version if self._report.applied == version else -1
+        self._refuse(version, reason, applied=back)
 
-    def _refuse(self, version: int, reason: str) -> None:
-        self._change(refused=version, reason=reason)
+    def _refuse(self, version: int, reason: str, *, applied: int = -1) -> None:
+        self._change(applied=applied, refused=version, reason=reason)
         log.warning("parameters_refused version=%d reason=%r", version, reason)
 
     def detach(self) -> None:

@@ -248,3 +248,15 @@ def test_requests_and_tokens_that_only_rise_together_cannot_be_told_apart():
 
 def test_the_additive_form_needs_cells():
     assert fit_additive(CostCells.empty()).reasons == ("0 cells measured, needs 4",)
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+def test_sizes_rise_however_small_the_weights_are(seed: int) -> None:
+    """Old steps of a sample weigh next to nothing, down to what fixed point rounds away."""
+    rng = np.random.default_rng(seed)
+    tokens = rng.integers(1, 400, size=300)
+    steps = Steps.build(step_seconds=0.01 + 0.001 * tokens, batch_tokens=tokens, requests=np.ones(300))
+    cells = CostCells.fold(steps, epoch=0, weights=10.0 ** rng.uniform(-8, 1, size=300))
+    curve = fit_curve(cells).to_contract()
+    assert curve is not None
+    assert curve.batch_tokens == sorted(set(curve.batch_tokens))

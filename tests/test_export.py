@@ -7,7 +7,8 @@ import pytest
 
 from calibrator.core.parameter_set import ParameterSet
 from calibrator.core.report import mean_ece, position_report
-from calibrator.service.export import EXPORT_FORMATS, ExportRefusedError, export_version
+from calibrator.service.export import EXPORT_FORMATS, export_version
+from calibrator.service.temperature_export import ExportRefusedError
 from calibrator.store import Store, deployments, parameters
 from collectors.options import PipelineOptions
 from collectors.pipeline import IngestPipeline
@@ -81,6 +82,18 @@ def test_temperatures_of_an_affine_set_are_fitted_anew_and_not_cut_off(store, fi
     assert ece(temperatures) < ece(np.ones(ROUNDS.gamma))
     assert "refitted" in exported.notes[0]
     assert json.loads(exported.content)["num_samples"] == 6000
+
+
+def test_a_version_gives_the_same_file_whatever_rows_come_later(store):
+    publish(store)
+    first = export(store, "sglang")
+    assert "6000 rows, those stored at its first export" in json.loads(first.content)["dataset"]
+    later = cut(ROUNDS.take(slice(3000, 6000)), 1000, deployment="chat/eu-1", fingerprint="f", boot="later")
+    clock = ManualClock(NOW + 3600)
+    IngestPipeline(store, NoDeadLetters(), clock, PipelineOptions()).ingest(later)
+    assert export_version(store, "chat/eu-1", 3, "sglang", now=NOW + 3600) == first
+    tensorrt = json.loads(export_version(store, "chat/eu-1", 3, "tensorrt", now=NOW + 7200).content)
+    assert tensorrt["sts_temperatures"] == json.loads(first.content)["temperatures"]
 
 
 def test_a_temperature_set_is_exported_as_it_is(store):

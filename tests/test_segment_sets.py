@@ -80,7 +80,7 @@ def test_what_the_engine_used_is_what_its_rows_say(ring):
         sampling=np.array([0.0, 1.2]),
     )  # fmt: skip
     reader = RingReader(Segment.attach(segment_path(ring)))
-    messages = BatchBuilder(reader).build(reader.read_rounds(10), reader.read_steps(10), 1)
+    messages = BatchBuilder(reader).build(*reader.read(10, 10), 1)
     batch = decode(messages[0].message.value, CONTENT_TYPE_MSGPACK)
     assert batch.segment_sets
     assert batch.rounds.version.tolist() == [1, 1]
@@ -96,7 +96,7 @@ def test_an_adapter_of_an_engine_without_sets_says_so(ring):
     assert not adapter.report.segment_sets
     adapter.observe(np.ones((1, 2), dtype=np.float32), [1], request=[1])
     reader = RingReader(Segment.attach(segment_path(ring)))
-    messages = BatchBuilder(reader).build(reader.read_rounds(10), reader.read_steps(10), 1)
+    messages = BatchBuilder(reader).build(*reader.read(10, 10), 1)
     assert not decode(messages[0].message.value, CONTENT_TYPE_MSGPACK).segment_sets
     assert b"segment_sets" not in messages[0].message.value
     reader.close()
@@ -144,7 +144,7 @@ def test_ten_thousand_labels_stay_bounded_in_the_adapter(ring):
         segment=np.array(indices),
     )  # fmt: skip
     reader = RingReader(Segment.attach(segment_path(ring)))
-    messages = BatchBuilder(reader).build(reader.read_rounds(10_000), reader.read_steps(10), 1)
+    messages = BatchBuilder(reader).build(*reader.read(10_000, 10), 1)
     batch = decode(messages[0].message.value, CONTENT_TYPE_MSGPACK)
     assert batch.rounds.segments == tuple(adapter.ring.segments.names)
     assert batch.rounds.segments[-1] == "other"

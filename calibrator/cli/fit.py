@@ -20,7 +20,7 @@ from calibrator.core.proposal import Proposal, propose
 from calibrator.core.report import PositionReport, mean_ece, position_report
 from calibrator.core.temperature import parse_grid
 from calibrator.formats.temperatures import FILE_FORMATS, encode_file, read_parameters
-from calibrator.service.export import ExportRefusedError, refit_as_temperatures
+from calibrator.service.temperature_export import ExportRefusedError, refit_as_temperatures
 from collectors.files import read_records
 from serving_adapter.contract import Evidence, ParameterDocument, Rounds
 

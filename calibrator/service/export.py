@@ -1,31 +1,28 @@
 """A published version as a file for one engine's loader; refitted where the file can say less than the set.
 
 Files of SGLang and TensorRT-LLM hold temperatures only. What an affine set says cannot be said by its
-temperatures alone, so such an export is fitted anew in the temperature form from the stored rows.
+temperatures alone, so such an export is fitted anew in the temperature form, once for each version
+(:mod:`calibrator.service.temperature_export`): a version never changes, nor does a file of it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
-import msgspec
-import numpy as np
-from numpy.typing import NDArray
-
-from calibrator.core.candidate import ProposalOptions, build_candidate
-from calibrator.core.parameter_set import ParameterSet
-from calibrator.core.report import position_report
+from calibrator.core.candidate import ProposalOptions
 from calibrator.formats.cost_files import encode_cost_curve
 from calibrator.formats.sglang_cost import encode_sglang_table
 from calibrator.formats.temperatures import FileFormat, FormatError, encode_file
 from calibrator.formats.tensorrt_cost import encode_tensorrt_table
 from calibrator.formats.vllm_cost import VllmCurves
+from calibrator.service.temperature_export import ExportRefusedError, TemperatureExport
 from calibrator.store import deployments, parameters, sample
+from calibrator.store.deployments import Deployment
 from calibrator.store.store import Store
-from serving_adapter.contract import CostCurve, Evidence, ParameterDocument, Rounds, encode_document
+from serving_adapter.contract import CostCurve, ParameterDocument, encode_document
 from serving_adapter.step_cost import StepCost
 
 ExportFormat = Literal["document", "sglang", "tensorrt", "cost", "sglang-cost", "tensorrt-cost", "vllm-cost"]
@@ -39,10 +36,6 @@ _COST_FILES: dict[str, Callable[[StepCost], bytes]] = {
     "tensorrt-cost": encode_tensorrt_table,
     "vllm-cost": lambda cost: VllmCurves.from_step_cost(cost).encode(),
 }
-
-
-class ExportRefusedError(Exception):
-    """The version cannot be said in that format; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +70,8 @@ def export_version(
         ``document`` is exactly what replicas read. ``sglang`` and ``tensorrt`` are temperature files, the
         others the cost curve.
     now
-        Seconds since 1970: a refit weighs rows by age.
+        Seconds since 1970. A version that was not made by a refresh is refitted when it is first asked for,
+        and that fit is kept: rows are weighed by their age then.
     options, half_life_seconds
         Of a refit; the refresh's.
 
@@ -100,80 +94,46 @@ def export_version(
         return Export(_cost(document.cost, file_format), "application/json", f"{name}-{file_format}.json")
 
     notes: list[str] = []
+    dataset = f"{deployment} version {version}"
     if document.segments:
         notes.append(f"{len(document.segments)} sets per segment are left out: the format holds one set")
     if document.form != "temperature":
-        with store.read() as connection:
-            rows = sample.load(
-                connection, known.id, document.gamma, now,
-                fingerprint=document.fingerprint, half_life_seconds=half_life_seconds,
-            )  # fmt: skip
-        document, refit_notes = refit_as_temperatures(document, rows.rounds, rows.weights, options)
-        notes += refit_notes
+        kept = _kept_refit(store, known, document, now, options, half_life_seconds)
+        document = kept.document(document)
+        dataset = f"{dataset}: {kept.dataset}"
+        notes += kept.notes
     content = encode_file(
         document,
         _TEMPERATURE_FILES[file_format],
-        dataset=f"{deployment} version {version}",
+        dataset=dataset,
         num_samples=document.evidence.rounds if document.evidence else 0,
     )
     return Export(content, "application/json", f"{name}-{file_format}.json", tuple(notes))
 
 
-def refit_as_temperatures(
+def _kept_refit(
+    store: Store,
+    deployment: Deployment,
     document: ParameterDocument,
-    rounds: Rounds,
-    weights: NDArray[np.float64],
-    options: ProposalOptions | None = None,
-) -> tuple[ParameterDocument, Sequence[str]]:
-    """Fit the temperature form to the rows; positions without evidence keep the identity.
-
-    Returns
-    -------
-    The document with that fit and its own evidence (not sealed: it is no version), and notes.
-
-    Raises
-    ------
-    ExportRefusedError
-        No rows, or no position that the rows say enough about.
-    """
-    refused = f"version {document.version} is affine, and temperatures alone would say something else"
-    if not len(rounds):
-        raise ExportRefusedError(f"{refused}: no rows are stored to refit from")
-    options = replace(options or ProposalOptions(), max_log_step=np.inf)
-    weights = weights / weights.mean()
-    identity = ParameterSet.identity(rounds.gamma)
-    candidate = build_candidate("temperature", rounds, weights, identity, options)
-    kept = [f"position {g.position}: {reason}" for g in candidate.gates for reason in g.reasons]
-    if not candidate.changed:
-        raise ExportRefusedError(f"{refused}: no position can be refitted ({kept[0]})")
-
-    def report(chosen: ParameterSet) -> list[float | None]:
-        survival = chosen.survival(rounds)
-        figures = position_report(
-            survival, rounds, options.bins, options.end_of_sequence, options.clip, weights
-        )
-        return [figure.ece for figure in figures]
-
-    chosen = candidate.parameters
-    refitted = msgspec.structs.replace(
-        document,
-        form="temperature",
-        temperatures=chosen.temperatures.tolist(),
-        offsets=chosen.offsets.tolist(),
-        segments=[],
-        evidence=Evidence(
-            window="refitted from the weighted sample",
-            rounds=len(rounds),
-            n_eff=[g.n_eff for g in candidate.gates],
-            ece_before=report(identity),
-            ece_after=report(chosen),
-            status=[g.status for g in candidate.gates],
-        ),
-        digest="",
-        signature="",
-    )
-    note = f"refitted in the temperature form from {len(rounds)} rows, for the version is affine"
-    return refitted, [note, *(f"{reason}, so it keeps temperature 1" for reason in kept)]
+    now: float,
+    options: ProposalOptions | None,
+    half_life_seconds: float | None,
+) -> TemperatureExport:
+    """The refit of that version: made with it, or now and for good. Of two at once the first is kept."""
+    with store.read() as connection:
+        kept = parameters.temperature_export(connection, deployment.id, document.version)
+        if kept is not None:
+            return TemperatureExport.from_builtins(kept)
+        rows = sample.load(
+            connection, deployment.id, document.gamma, now,
+            fingerprint=document.fingerprint, half_life_seconds=half_life_seconds,
+        )  # fmt: skip
+    made = TemperatureExport.fit(document, rows.rounds, rows.weights, options, at=now, when="first export")
+    with store.write() as connection:
+        parameters.keep_temperature_export(connection, deployment.id, document.version, made.to_builtins())
+        kept = parameters.temperature_export(connection, deployment.id, document.version)
+    assert kept is not None
+    return TemperatureExport.from_builtins(kept)
 
 
 def _cost(curve: CostCurve | None, file_format: ExportFormat) -> bytes:

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from calibrator.core.candidate import ProposalOptions
 from calibrator.core.proposal import Proposal
 from calibrator.service import recency
-from calibrator.service.basis import load_basis
+from calibrator.service.basis import Basis, load_basis
 from calibrator.service.curves import LiveCurve, live_curve
 from calibrator.service.decision import Decision, decide
 from calibrator.service.deployment_settings import read_settings
@@ -24,6 +24,7 @@ from calibrator.service.documents import cost_in_force, document_evidence, next_
 from calibrator.service.publisher import PUBLISHED, Publisher
 from calibrator.service.rollout.beginning import begin
 from calibrator.service.segments import SegmentSupport
+from calibrator.service.temperature_export import ExportRefusedError, TemperatureExport
 from calibrator.store import boots, deployments, leases, parameters, refreshes
 from calibrator.store.errors import ConflictError
 from calibrator.store.forgetting import Cut
@@ -42,6 +43,9 @@ LIVE_SECONDS = 600.0
 ROLLED_OUT = "rolled_out"
 _WORDS = {"direct": "published", "canary": ROLLED_OUT}
 """What a refresh that has found something better says, by the mode of the deployment."""
+
+TEMPERATURE_EXPORT = "temperature_export"
+"""Part of the evidence: what temperatures alone say of an affine version, fitted to the rows it rests on."""
 
 Hold = Callable[[Connection, int], None]
 """Called with a refresh's id in every transaction that writes for it; raises when it may not any more."""
@@ -215,7 +219,8 @@ class Refresher:
             outcome = dataclasses.replace(outcome, outcome=word, document=document)
         if dry_run:
             return self._ended(outcome, decision.evidence)
-        return self._concluded(deployment, outcome, decision.evidence, basis.forgetting.new)
+        evidence = {**decision.evidence, **_as_temperatures(outcome.document, basis, options, now)}
+        return self._concluded(deployment, outcome, evidence, basis.forgetting.new)
 
     def _document(
         self,
@@ -257,6 +262,8 @@ class Refresher:
                     )  # fmt: skip
                 elif document is not None:
                     parameters.append(connection, deployment.id, document, self._clock.now(), PUBLISHED)
+                if document is not None and (export := evidence.get(TEMPERATURE_EXPORT)):
+                    parameters.keep_temperature_export(connection, deployment.id, document.version, export)
                 recency.remember(connection, deployment.id, cuts)
                 self._finish(connection, outcome, evidence)
         except ConflictError as error:
@@ -302,6 +309,22 @@ class Refresher:
         common = [form for form in FORMS if all(form in report.forms for report in reports.values())]
         allowed = [form for form in common if form in self._options.supported_forms]
         return tuple(allowed) or ("temperature",)
+
+
+def _as_temperatures(
+    document: ParameterDocument | None, basis: Basis, options: ProposalOptions, now: float
+) -> dict[str, Any]:
+    """Evidence that engines with temperatures only get of a new version; none where rows say too little."""
+    if document is None or document.form == "temperature":
+        return {}
+    try:
+        made = TemperatureExport.fit(
+            document, basis.rows.rounds, basis.weights, options, at=now, when="publication"
+        )
+    except ExportRefusedError as error:
+        log.info("temperature_export_refused version=%d reason=%r", document.version, str(error))
+        return {}
+    return {TEMPERATURE_EXPORT: made.to_builtins()}
 
 
 def _unfenced(_connection: Connection, _refresh_id: int) -> None:

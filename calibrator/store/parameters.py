@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, func, select, update
@@ -116,4 +117,29 @@ def set_state(connection: Connection, deployment_id: int, version: int, state: s
         update(_table)
         .where(_table.c.deployment_id == deployment_id, _table.c.version == version)
         .values(state=state)
+    )
+
+
+def temperature_export(connection: Connection, deployment_id: int, version: int) -> dict[str, Any] | None:
+    """Return what temperatures alone say of that version, or None while nobody has fitted it."""
+    found: dict[str, Any] | None = connection.execute(
+        select(_table.c.temperature_export).where(
+            _table.c.deployment_id == deployment_id, _table.c.version == version
+        )
+    ).scalar_one_or_none()
+    return found
+
+
+def keep_temperature_export(
+    connection: Connection, deployment_id: int, version: int, export: dict[str, Any]
+) -> None:
+    """Keep it with the version, unless there is one: a version says the same for ever."""
+    connection.execute(
+        update(_table)
+        .where(
+            _table.c.deployment_id == deployment_id,
+            _table.c.version == version,
+            _table.c.temperature_export.is_(None),
+        )
+        .values(temperature_export=export)
     )

@@ -36,6 +36,21 @@ def size_bucket(sizes: ArrayLike, bits: int = TOKEN_BITS) -> Integers:
     return (values >> width) << width
 
 
+def within_bucket(sizes: ArrayLike, buckets: ArrayLike, bits: int) -> Integers:
+    """Whole sizes nearest to ``sizes`` that lie in their ``buckets``.
+
+    A mean over weights so small that fixed point rounds them can leave its bucket, and then sizes would not
+    rise from bucket to bucket.
+
+    >>> within_bucket([65.4, 140.0], [64, 66], 5).tolist()
+    [65, 67]
+    """
+    first = np.asarray(buckets, dtype=np.int64)
+    width = np.maximum(np.frexp(first.astype(np.float64))[1].astype(np.int64) - 1 - bits, 0)
+    nearest = np.rint(np.asarray(sizes, dtype=np.float64)).astype(np.int64)
+    return np.clip(nearest, first, first + (np.int64(1) << width) - 1)
+
+
 def context_bucket(context_tokens: ArrayLike) -> Integers:
     """Mean context length as the power of two at or below it, at least 256; 0 where it is not known.
 

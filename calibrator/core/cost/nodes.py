@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrator.core.cost.buckets import TOKEN_BITS, size_bucket
+from calibrator.core.cost.buckets import REQUEST_BITS, TOKEN_BITS, size_bucket, within_bucket
 from calibrator.core.cost.cells import KEYS, CellSummary, CostCells, Quantity
 
 Integers = NDArray[np.int64]
@@ -63,7 +63,7 @@ def build_nodes(
     cells = cells.only(quantity, context)
     if axis == "requests":
         sizes = cells.summary(("requests",), now, half_life)
-        return _single(sizes, np.rint(sizes.requests).astype(np.int64))
+        return _single(sizes, within_bucket(sizes.requests, sizes.keys[:, 0], REQUEST_BITS))
     eager = CostCells(*_rows(cells, cells.column("graph_tokens") == 0))
     padded = CostCells(*_rows(cells, cells.column("graph_tokens") > 0))
     alone = _eager(eager, now, half_life, min_n_eff)
@@ -84,7 +84,7 @@ def _eager(cells: CostCells, now: int | None, half_life: float | None, min_n_eff
         column = KEYS.index("batch_tokens")
         keys[:, column] = size_bucket(keys[:, column], bits)
         summary = CostCells.from_arrays(keys, cells.sums).summary(("batch_tokens",), now, half_life)
-        nodes = _single(summary, np.rint(summary.batch_tokens).astype(np.int64))
+        nodes = _single(summary, within_bucket(summary.batch_tokens, summary.keys[:, 0], bits))
         finest = nodes if finest is None else finest
         total = nodes.weight.sum()
         if total <= 0 or nodes.weight[nodes.n_eff >= min_n_eff].sum() >= SUPPORTED_SHARE * total:

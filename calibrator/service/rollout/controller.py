@@ -149,8 +149,14 @@ class RolloutController:
             sums.get("control", ArmSums.zeros()), sums.get("canary", ArmSums.zeros()), rules_of(rollout)
         )
         decision = self._held(deployment, decision)
+        # Remembered: canary replicas that restart report nothing for a while.
+        taken_up = bool(seen.applied or rollout.evidence.get("taken_up"))
+        if decision.action == "promote" and not seen.applied:
+            decision = dataclasses.replace(
+                decision, action="wait", reason="no replica reports that it runs the candidate"
+            )
         canary = {"canary": [dataclasses.asdict(measure) for measure in decision.measures]}
-        self._note(rollout, {**canary, **_told(decision, seen)})
+        self._note(rollout, {**canary, **_told(decision, seen), "taken_up": taken_up})
         late = now - rollout.stage_since > settings.wait_seconds
         if seen.refused:
             replica, reason = next(iter(seen.refused.items()))
@@ -161,7 +167,7 @@ class RolloutController:
             self._rollouts.advance(rollout, ALL, actor=ACTOR, reason=decision.reason)
         elif seen.live < 2 and late:
             self._alone(rollout, seen, now)
-        elif late and not seen.applied and "canary" not in sums:
+        elif late and not taken_up:
             self._give_up(rollout, f"no replica took it up within {settings.wait_seconds:g} s")
         elif seen.live >= 2:
             self._offer(deployment, rollout)

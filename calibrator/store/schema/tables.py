@@ -225,6 +225,8 @@ parameter_versions = Table(
     Column("document", JSON, nullable=False),  # never changed once written
     Column("created_at", Double, nullable=False),
     Column("state", String(32), nullable=False),
+    # What temperatures alone say of an affine set, once somebody has fitted it (null: SQL's, not JSON's).
+    Column("temperature_export", JSON(none_as_null=True)),
 )
 
 refreshes = Table(

@@ -185,14 +185,17 @@ class TorchEngine:
             self.step()
 
     def abandon(self) -> None:
-        """Forget every request, after a step that failed: their cache cannot be trusted."""
+        """Forget every request, after a step that failed: their cache cannot be trusted.
+
+        Rounds that were held back for late labels leave with the labels they have.
+        """
         with self._lock:
             self._waiting.clear()
         self._running.clear()
-        self._log = RoundsLog(self._log.late_labels)
+        self.close()
 
     def close(self) -> None:
-        """Hand over rounds that still wait for labels."""
+        """Hand over rounds that still wait for labels, with those they have."""
         self._log.flush()
         self._hand_over()
 

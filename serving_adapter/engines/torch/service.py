@@ -25,6 +25,10 @@ class EngineFailedError(Exception):
     """The engine could not go on with this request."""
 
 
+class ShuttingDownError(Exception):
+    """The engine is about to end: it takes no new requests, and did not finish this one."""
+
+
 @dataclass(slots=True)
 class Totals:
     """Counts since the start; ``seconds`` is the time of all steps, prompts apart."""
@@ -56,13 +60,27 @@ class Generation:
 
     request_id: str
     service: EngineService
-    pieces: queue.SimpleQueue[Piece | None] = field(default_factory=queue.SimpleQueue)
+    pieces: queue.SimpleQueue[Piece | Exception] = field(default_factory=queue.SimpleQueue)
 
     def __iter__(self) -> Iterator[Piece]:
+        return (piece for piece in self.each() if piece is not None)
+
+    def each(self, look_seconds: float | None = None) -> Iterator[Piece | None]:
+        """Iterate, with None in between whenever nothing came for so long: time to see who still listens.
+
+        Raises
+        ------
+        EngineFailedError, ShuttingDownError
+            The request ends unfinished.
+        """
         while True:
-            piece = self.pieces.get()
-            if piece is None:
-                raise EngineFailedError("the engine failed on this request")
+            try:
+                piece = self.pieces.get(timeout=look_seconds)
+            except queue.Empty:
+                yield None
+                continue
+            if isinstance(piece, Exception):
+                raise piece
             yield piece
             if piece[1] is not None:
                 return
@@ -89,6 +107,7 @@ class EngineService:
         self._max_waiting = max_waiting
         self._work = threading.Event()
         self._stopping = threading.Event()
+        self._refusing = False
         self._open: dict[str, Generation] = {}
         self._thread = threading.Thread(target=self._run, name="dspark-engine", daemon=True)
 
@@ -96,8 +115,23 @@ class EngineService:
         """Begin to step."""
         self._thread.start()
 
+    @property
+    def alive(self) -> bool:
+        """Whether the engine's thread runs."""
+        return self._thread.is_alive()
+
+    @property
+    def refusing(self) -> bool:
+        """Whether new requests are refused because the engine is about to end."""
+        return self._refusing
+
+    def refuse_new(self) -> None:
+        """Take no new requests; those under way go on until :meth:`stop`."""
+        self._refusing = True
+
     def stop(self, timeout: float = 30.0) -> None:
-        """End after the current step; what still runs is told that the engine failed."""
+        """End after the current step; what still runs is told that the engine is shutting down."""
+        self.refuse_new()
         self._stopping.set()
         self._work.set()
         self._thread.join(timeout)
@@ -119,7 +153,13 @@ class EngineService:
             It can never be served, and why.
         OverloadedError
             Try again later.
+        ShuttingDownError
+            Try another replica.
+        EngineFailedError
+            The engine has ended.
         """
+        if self._refusing:
+            raise _shutting_down()
         if self.engine.waiting >= self._max_waiting:
             raise OverloadedError(f"{self._max_waiting} requests are waiting already")
         if max_tokens is None:
@@ -149,11 +189,21 @@ class EngineService:
             self._open.pop(generation.request_id, None)
             raise
         if self._stopping.is_set():
-            self._fail_open()
+            self._fail_open(_shutting_down())
+        elif self._thread.ident is not None and not self.alive:
+            self._fail_open(EngineFailedError("the engine has ended"))
         self._work.set()
         return generation
 
     def _run(self) -> None:
+        try:
+            self._serve()
+        finally:
+            # Whatever ended the thread, nobody waits for it in vain.
+            stopped = self._stopping.is_set()
+            self._fail_open(_shutting_down() if stopped else EngineFailedError("the engine has ended"))
+
+    def _serve(self) -> None:
         while not self._stopping.is_set():
             self._work.clear()
             try:
@@ -164,14 +214,17 @@ class EngineService:
             except Exception:
                 log.exception("engine_failed running=%d", self.engine.running)
                 self.engine.abandon()
-                self._fail_open()
+                self._fail_open(EngineFailedError("the engine failed on this request"))
             if not self._stopping.is_set():
                 self._work.wait()
         self.engine.close()
-        self._fail_open()
 
-    def _fail_open(self) -> None:
+    def _fail_open(self, error: Exception) -> None:
         for request_id in list(self._open):
             generation = self._open.pop(request_id, None)
             if generation is not None:
-                generation.pieces.put(None)
+                generation.pieces.put(error)
+
+
+def _shutting_down() -> ShuttingDownError:
+    return ShuttingDownError("shutting down: this replica takes no requests any more")

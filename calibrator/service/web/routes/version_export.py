@@ -7,7 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from calibrator.core.candidate import ProposalOptions
-from calibrator.service.export import ExportFormat, ExportRefusedError, export_version
+from calibrator.service.export import ExportFormat, export_version
+from calibrator.service.temperature_export import ExportRefusedError
 from calibrator.service.web.context import Context
 from calibrator.service.web.lookup import known_deployment
 from calibrator.service.web.models.base import DeploymentName
@@ -48,8 +49,9 @@ def export(
 ) -> Response:
     """Give the document itself, temperatures for SGLang or TensorRT-LLM, or the cost curve for an engine.
 
-    Temperatures of an affine version are fitted anew from the stored rows, which takes a moment; 409 when
-    there are too few rows, or no curve.
+    Temperatures of an affine version are a fit of their own, made with the version, or at its first export
+    where no refresh made it, and kept: the same bytes every time. 409 when there are too few rows, or no
+    curve.
     """
     with context.store.read() as connection:
         known_deployment(connection, deployment)
