@@ -1,4 +1,4 @@
-"""Run every benchmark one after the other and keep the figures: ``python -m benchmarks [NAME ...]``."""
+"""Run every benchmark, print its table and keep the figures: ``python -m benchmarks [NAME ...]``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 BENCHMARKS = ("observe", "fit", "ingest", "cost_curve", "value", "schedulers", "closed_loop", "engine", "api")
@@ -20,18 +21,15 @@ def main() -> int:
     figures, failed = {}, 0
     for name in options.names:
         print(f"== {name}", flush=True)
-        done = subprocess.run(
-            [sys.executable, "-m", f"benchmarks.{name}", "--json"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode != 0:
-            failed += 1
-            print(done.stderr[-2000:])
-            continue
-        figures[name] = json.loads(done.stdout.strip().splitlines()[-1])
-        print(json.dumps(figures[name], indent=1)[:4000], flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "figures.json"
+            done = subprocess.run(
+                [sys.executable, "-m", f"benchmarks.{name}", "--json", str(path)], check=False
+            )
+            if done.returncode != 0 or not path.exists():
+                failed += 1
+                continue
+            figures[name] = json.loads(path.read_text())
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(figures, indent=1) + "\n")
     print(f"figures: {options.out}")

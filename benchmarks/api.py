@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import socket
-import sys
 import tempfile
 import threading
 import time
@@ -26,6 +24,7 @@ import numpy as np
 import uvicorn
 from sqlalchemy import text
 
+from benchmarks.figures import wants_table
 from calibrator.cli.service_parts import access_policy, build_context
 from calibrator.core.sums import SQUARED_UNIT
 from calibrator.core.windows import UNIT
@@ -236,14 +235,12 @@ def measure(requests: int, minute_days: int) -> dict[str, object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    parser.add_argument("--json", nargs="?", const="-", help="one JSON object on standard output")
     parser.add_argument("--requests", type=int, default=40, help="requests per figure")
     parser.add_argument("--minute-days", type=int, default=1, help="days of one-minute windows (1 KB a row)")
     options = parser.parse_args()
     found = measure(options.requests, options.minute_days)
-    if options.json:
-        json.dump(found, sys.stdout)
-        print()
+    if not wants_table(found, options.json):
         return
     print("| request | median | p95 |")
     print("|---|---|---|")

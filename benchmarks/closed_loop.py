@@ -7,15 +7,14 @@ them (``--telemetry`` steps each between two refreshes: a minute or two of servi
 what their schedulers let through; then every policy serves the same traffic. An entry is the mean over
 seeds. The rival at each load is the fixed policy that was best on other seeds: the best on the same ones
 would owe part of its lead to luck. The interval is that of the paired ratio, by Student's t. Exploration has
-a price that is known beforehand, about ``EXPLORATION_BUDGET`` of the step time; the last column is the loop
-without it, and BELOW marks loads where even that lies under its rival by more than the interval.
+a price that is known beforehand, about ``EXPLORATION_BUDGET`` of the step time: BELOW marks loads where the
+loop, exploring, lies under its rival less that budget by more than the interval. The last column is the loop
+without exploration, and BELOW behind it is against the rival itself.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t as student
 
+from benchmarks.figures import wants_table
 from calibrator.cli.profile import ReplayTimer
 from calibrator.core.candidate import ProposalOptions
 from calibrator.core.cost import CostCells, fit_curve
@@ -165,10 +165,10 @@ def sweep(name: str, steps: int, seeds: int, telemetry: int) -> list[dict[str, A
 
         elsewhere = {name: float(rates(s, blind, OTHER_SEEDS).mean()) for name, s in fixed.items()}
         best = max(elsewhere, key=lambda name: elsewhere[name])
-        here = {name: rates(fixed[name], blind) for name in {best, "verify all", "fixed 0"}}
+        here = {name: rates(policy, blind) for name, policy in fixed.items()}
         loop, silent = rates(Asynchronous(), parameters), rates(Asynchronous(), unexploring)
         ratio, without = loop / here[best], silent / here[best]
-        half = half_width * ratio.std(ddof=1)
+        half, half_silent = (half_width * each.std(ddof=1) for each in (ratio, without))
         table.append(
             {
                 "load": load,
@@ -176,11 +176,18 @@ def sweep(name: str, steps: int, seeds: int, telemetry: int) -> list[dict[str, A
                 "verify_none": float(here["fixed 0"].mean()),
                 "best_fixed": float(here[best].mean()),
                 "best_fixed_policy": best,
+                "fixed": {name: float(rate.mean()) for name, rate in here.items()},
                 "closed_loop": float(loop.mean()),
+                "closed_loop_without_exploration": float(silent.mean()),
                 "against_best": float(ratio.mean()),
                 "interval": [float(ratio.mean() - half), float(ratio.mean() + half)],
                 "without_exploration": float(without.mean()),
-                "below_beyond_interval": bool(without.mean() + half < 1.0),
+                "without_exploration_interval": [
+                    float(without.mean() - half_silent),
+                    float(without.mean() + half_silent),
+                ],
+                "below_beyond_interval": bool(ratio.mean() + half < 1.0 - EXPLORATION_BUDGET),
+                "below_without_exploration": bool(without.mean() + half_silent < 1.0),
             }
         )
     return table
@@ -190,37 +197,38 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", nargs="?", const="-")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--telemetry", type=int, default=1500)
     options = parser.parse_args()
     results = {name: sweep(name, options.steps, options.seeds, options.telemetry) for name in RECORDINGS}
-    if options.json:
-        json.dump(
-            {
-                "benchmark": "closed_loop",
-                "explore": EXPLORE,
-                "exploration_budget": EXPLORATION_BUDGET,
-                "results": results,
-            },
-            sys.stdout,
-        )
-        print()
+    if not wants_table(
+        {
+            "benchmark": "closed_loop",
+            "explore": EXPLORE,
+            "exploration_budget": EXPLORATION_BUDGET,
+            "results": results,
+        },
+        options.json,
+    ):
         return
     for name, table in results.items():
+        names = list(table[0]["fixed"])
         print(f"{name} rows, tokens per second")
-        print(
-            "  load  verify all  verify none  best fixed          closed loop  against the best of these"
-            "  unexploring"
-        )
+        print("  load" + "".join(f"{each:>12}" for each in names) + "  closed loop  best fixed")
+        for row in table:
+            rates = "".join(f"{row['fixed'][each]:12.1f}" for each in names)
+            print(f"  {row['load']:4}{rates}  {row['closed_loop']:11.1f}  {row['best_fixed_policy']}")
+        print("  load  against the best fixed              without exploration")
         for row in table:
             low, high = row["interval"]
+            silent_low, silent_high = row["without_exploration_interval"]
             print(
-                f"  {row['load']:4}  {row['verify_all']:10.1f}  {row['verify_none']:11.1f}  "
-                f"{row['best_fixed']:8.1f} {row['best_fixed_policy']:10}  {row['closed_loop']:11.1f}  "
-                f"{row['against_best']:.3f} [{low:.3f}, {high:.3f}]  {row['without_exploration']:.3f}"
-                f"{'  BELOW' if row['below_beyond_interval'] else ''}"
+                f"  {row['load']:4}  {row['against_best']:.3f} [{low:.3f}, {high:.3f}]"
+                f"{'  BELOW' if row['below_beyond_interval'] else '       '}       "
+                f"{row['without_exploration']:.3f} [{silent_low:.3f}, {silent_high:.3f}]"
+                f"{'  BELOW' if row['below_without_exploration'] else ''}"
             )
 
 

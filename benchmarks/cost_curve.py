@@ -10,13 +10,12 @@ the mean time of each size, looked up by floor.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.figures import wants_table
 from calibrator.core.cost import CostCells, fit_curve
 from serving_adapter.contract import Steps
 from serving_adapter.engines.replay.cost import CostSamples, load_cost_samples
@@ -78,7 +77,7 @@ def errors(samples: CostSamples, stalls: bool) -> dict[str, NDArray[np.float64]]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    parser.add_argument("--json", nargs="?", const="-", help="one JSON object on standard output")
     options = parser.parse_args()
     samples = load_cost_samples()
     found = {kind: errors(samples, stalls) for kind, stalls in KINDS.items()}
@@ -89,9 +88,7 @@ def main() -> None:
         }
         for kind, by_method in found.items()
     }
-    if options.json:
-        json.dump({"benchmark": "cost_curve", "errors": summary}, sys.stdout)
-        print()
+    if not wants_table({"benchmark": "cost_curve", "errors": summary}, options.json):
         return
     print("| samples | method | mean error | median | largest |")
     print("|---|---|---|---|---|")

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from calibrator.core.affine import fit_affine
-from calibrator.core.drift import DriftRules, Watch
+from calibrator.core.drift import DriftRules, Watch, tempering
 from calibrator.core.drift.sums import bet_index, bet_table
 from calibrator.core.labels import at_risk, prefix_labels
 from serving_adapter.contract import conditional_confidence, prefix_survival
@@ -163,16 +163,38 @@ def delays(
     return rows
 
 
-def recorded_alarms(name: str, runs: int, rounds: int, rules: DriftRules, concurrency: int) -> dict[str, Any]:
-    """False alarms on whole recorded requests, interleaved as a batch serves them, labels as recorded.
+def powers_of(recording: Any, residuals: np.ndarray, how: str) -> np.ndarray:
+    """Power of the evidence per position: ``none``, by the ``estimate`` that the service makes, or ``1/m``."""
+    lengths = np.diff(recording.starts)
+    if how == "none":
+        return np.ones(residuals.shape[1])
+    if how == "1/m":
+        return np.full(residuals.shape[1], 1.0 / lengths.max())
+    request = np.repeat(np.arange(len(lengths)), lengths)
+    return tempering(residuals, np.ones(residuals.shape, dtype=np.bool_), request)
 
-    Rounds of one request share their luck, which independent draws do not show.
+
+def recorded_alarms(
+    name: str,
+    runs: int,
+    rounds: int,
+    rules: DriftRules,
+    concurrency: int,
+    tempered: str = "estimate",
+    gap: float = 0.0,
+    onset: int = 5000,
+) -> dict[str, Any]:
+    """Alarms on whole recorded requests, interleaved as a batch serves them, labels as recorded.
+
+    Rounds of one request share their luck, which independent draws do not show. From ``onset`` on predictions
+    are ``gap`` too high: with none, every alarm is false.
     """
     recording = load_recording(name)
     predicted = survival(name)
     labels = prefix_labels(recording.rounds)
     table = bet_table(rules.tolerance)
-    alarmed = np.zeros(recording.gamma)
+    powers = powers_of(recording, labels - predicted, tempered)
+    first = np.full((runs, recording.gamma), -1)
     for run in range(runs):
         random = np.random.default_rng(run)
         queues = [[] for _ in range(concurrency)]  # type: list[list[int]]
@@ -187,11 +209,25 @@ def recorded_alarms(name: str, runs: int, rounds: int, rules: DriftRules, concur
                 filled += 1
                 if filled == rounds:
                     break
-        evidence = table[bet_index(predicted[order], labels[order])]
-        _, events = Watch.start(recording.gamma).extend(evidence, np.arange(rounds), rules.log_threshold())
-        for stream in {event.stream for event in events if event.kind == "start"}:
-            alarmed[stream] += 1
-    return {"runs": runs, "rounds": rounds, "per position": (alarmed / runs).tolist()}
+        said = predicted[order]
+        said[onset:] = np.minimum(said[onset:] + gap, 1.0)
+        evidence = table[bet_index(said, labels[order])]
+        watch = Watch.start(recording.gamma)
+        _, events = watch.extend(evidence, np.arange(rounds), rules.log_threshold(), powers)
+        for event in reversed(events):
+            if event.kind == "start":
+                first[run, event.stream] = int(event.at)
+    after = np.where((first >= onset) & (first >= 0), first - onset, np.inf)
+    return {
+        "recording": name,
+        "concurrency": concurrency,
+        "tempered": tempered,
+        "runs": runs,
+        "rounds": rounds,
+        "powers": powers.tolist(),
+        "per position": (first >= 0).mean(axis=0).tolist(),
+        "median delay": [_finite(np.quantile(row, 0.5, method="lower")) for row in after.T],
+    }
 
 
 def stored_form(
@@ -238,7 +274,11 @@ def main() -> None:
         )
         for gap, horizon in horizons.items()
     }
-    recorded = recorded_alarms(options.recording, options.recorded_runs, options.rounds, rules, 32)
+    recorded = [
+        recorded_alarms(options.recording, options.recorded_runs, options.rounds, rules, concurrency, how)
+        for concurrency in (1, 4, 8, 32)
+        for how in ("none", "estimate", "1/m")
+    ]
     stored = stored_form(200, 25_000, 250, rules, source)
     results = {"false": false, "delay": late, "recorded": recorded, "stored": stored}
     if options.json:
@@ -256,8 +296,10 @@ def main() -> None:
                 f"  {gap:>4} {name:32} {row['median']} ({row['p90']})  "
                 f"{row['before']:.1%}  {row['missed']:.1%}"
             )
-    print("whole recorded requests, 32 at a time: share of runs with an alarm, per position")
-    print("  " + " ".join(f"{share:.1%}" for share in recorded["per position"]))
+    print("whole recorded requests: share of runs with an alarm, per position")
+    for row in recorded:
+        shares = " ".join(f"{share:6.1%}" for share in row["per position"])
+        print(f"  {row['concurrency']:3} at a time, tempering {row['tempered']:9} {shares}")
     print(f"totals read every {stored['every']} rounds, gap 5 %: median delay {stored['median delay']:.0f}")
 
 

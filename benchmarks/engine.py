@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.figures import wants_table
 from calibrator.core.affine import fit_affine
 from calibrator.core.labels import at_risk, prefix_labels
 from serving_adapter.adapter import ServingAdapter
@@ -321,7 +322,7 @@ def print_speed(report: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("what", nargs="?", default="speed", choices=("speed", "adapter", "greedy"))
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    parser.add_argument("--json", nargs="?", const="-", help="one JSON object on standard output")
     parser.add_argument("--drafters", default="dspark", help="self, self:second, dspark, dspark:joint")
     parser.add_argument("--concurrency", default="1,4,16", help="speed: requests at a time")
     parser.add_argument("--requests", type=int, default=6, help="speed: questions, at least the batch")
@@ -337,9 +338,9 @@ def main() -> None:
     parser.add_argument("--schedulers", default=",".join(SCHEDULERS), help="greedy: schedulers")
     options = parser.parse_args()
     report = {"speed": speed, "adapter": adapter_cost, "greedy": greedy}[options.what](options)
-    if options.json:
-        print(json.dumps(report))
-    elif options.what == "speed":
+    if not wants_table(report, options.json):
+        return
+    if options.what == "speed":
         print_speed(report)
     else:
         print(json.dumps(report, indent=1))

@@ -8,8 +8,6 @@ Both sides get the same rows in the same run; temperatures and optimum must agre
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,6 +18,7 @@ import numpy as np
 import torch
 from sklearn.linear_model import LogisticRegression
 
+from benchmarks.figures import wants_table
 from calibrator.core.affine import Prior, fit_affine
 from calibrator.core.labels import at_risk, prefix_labels
 from calibrator.core.temperature import PEER_GRID, fit_temperatures
@@ -102,13 +101,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=1_000_000)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", nargs="?", const="-")
     options = parser.parse_args()
     rounds = rows(options.rounds)
     results = [temperatures(rounds, options.repeats), affine(rounds, options.repeats)]
-    if options.json:
-        json.dump({"benchmark": "fit", "rounds": options.rounds, "results": results}, sys.stdout)
-        print()
+    if not wants_table({"benchmark": "fit", "rounds": options.rounds, "results": results}, options.json):
         return
     print(f"{options.rounds:,} rounds x {rounds.gamma}")
     for r in results:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.figures import wants_table
 from calibrator.core.survival import survival
 from calibrator.core.windows import WINDOW_BINS, fold_cells
 from calibrator.store import Store
@@ -175,7 +175,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--rounds", type=int, default=1_000_000)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", nargs="?", const="-")
     given = parser.parse_args(arguments)
     rounds = make_rounds(given.rounds)
     messages = make_messages(rounds)
@@ -201,14 +201,12 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         "times_bare_numpy": round(rates["decode_and_fold"] / rates["bare_numpy"], 2),
         "bars": {"times_python_loop": 100, "rounds_per_second": 5_000_000},
     }
-    if given.json:
-        json.dump(result, sys.stdout)
-        print()
-    else:
-        for name, rate in rates.items():
-            print(f"{name:18} {rate / 1e6:8.3f} M rounds/s")
-        print(f"decode and fold is {result['times_python_loop']} x the Python loop (bar: 100)")
-        print(f"decode and fold is {result['times_bare_numpy']} x the bare NumPy fold")
+    if not wants_table(result, given.json):
+        return None
+    for name, rate in rates.items():
+        print(f"{name:18} {rate / 1e6:8.3f} M rounds/s")
+    print(f"decode and fold is {result['times_python_loop']} x the Python loop (bar: 100)")
+    print(f"decode and fold is {result['times_bare_numpy']} x the bare NumPy fold")
     return result
 
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import os
 import platform
-import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -20,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.figures import wants_table
 from serving_adapter.adapter import ServingAdapter
 from serving_adapter.contract import EngineIdentity
 from serving_adapter.mirror import mirror_path
@@ -110,7 +109,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=4000)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--json", nargs="?", const="-", help="print one JSON object")
     options = parser.parse_args()
 
     ring = f"dspark-benchmark-{uuid.uuid4().hex}"
@@ -163,9 +162,7 @@ def main() -> None:
         "bar_ratio": 20.0,
         "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "numpy": np.__version__},
     }
-    if options.json:
-        json.dump(report, sys.stdout)
-        print()
+    if not wants_table(report, options.json):
         return
     for name, figure in figures.items():
         print(f"{name:22} median {figure['median_us']:8.2f} us   p99 {figure['p99_us']:8.2f} us")

@@ -9,13 +9,12 @@ ratio to the reference, the asynchronous scheduler with raw confidences and the 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from benchmarks.figures import wants_table
 from calibrator.core.affine import fit_affine
 from calibrator.core.labels import at_risk, prefix_labels
 from calibrator.core.temperature import fit_temperatures
@@ -190,7 +189,7 @@ def main() -> None:
     parser.add_argument("--concurrency", default="1,4,32,128", help="requests, separated by commas")
     parser.add_argument("--rounds", type=int, default=2000, help="rounds served per policy and seed")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    parser.add_argument("--json", nargs="?", const="-", help="one JSON object on standard output")
     options = parser.parse_args()
     loads = [int(load) for load in options.concurrency.split(",")]
     recorded = Machine.recorded()
@@ -205,10 +204,8 @@ def main() -> None:
                 str(load): measure(load_recording(name), machine, load, options.rounds, options.seeds)
                 for load in loads
             }
-    if options.json:
-        report = {"benchmark": "schedulers", "reference": REFERENCE, "design": DESIGN, "results": results}
-        json.dump(report, sys.stdout)
-        print()
+    report = {"benchmark": "schedulers", "reference": REFERENCE, "design": DESIGN, "results": results}
+    if not wants_table(report, options.json):
         return
     for name, kinds in results.items():
         for kind, by_load in kinds.items():

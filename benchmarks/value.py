@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
-import sys
 from typing import Any
 
 import numpy as np
 
+from benchmarks.figures import wants_table
 from calibrator.core.candidate import ProposalOptions
 from calibrator.core.offline import fit_offline
 from calibrator.core.value import ValueReport, value_report
@@ -64,7 +63,7 @@ def measure(recording: str, cost: StepCost, scheduler: Any, resamples: int) -> V
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    parser.add_argument("--json", nargs="?", const="-", help="one JSON object on standard output")
     parser.add_argument("--recordings", default=",".join(RECORDINGS))
     parser.add_argument("--scheduler", choices=SCHEDULERS, default="asynchronous")
     parser.add_argument("--resamples", type=int, default=400)
@@ -76,14 +75,14 @@ def main() -> None:
         for name, cost in machines.items()
         for recording in recordings
     }
-    if options.json:
-        values = [
-            {"cost": name, "rows": recording, **dataclasses.asdict(entry)}
-            for (name, recording), report in reports.items()
-            for entry in report.values
-        ]
-        json.dump({"benchmark": "value", "scheduler": options.scheduler, "values": values}, sys.stdout)
-        print()
+    values = [
+        {"cost": name, "rows": recording, **dataclasses.asdict(entry)}
+        for (name, recording), report in reports.items()
+        for entry in report.values
+    ]
+    if not wants_table(
+        {"benchmark": "value", "scheduler": options.scheduler, "values": values}, options.json
+    ):
         return
     print(f"tokens per second relative to raw confidences, {options.scheduler} scheduler, 95 % intervals")
     for name in machines:

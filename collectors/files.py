@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from calibrator.formats.round_checks import check_rounds
+from calibrator.formats.temperatures import FormatError
 from collectors.deepspec_records import read_deepspec
 from collectors.errors import RecordError
 from collectors.npz_records import read_npz
@@ -97,9 +99,9 @@ def _read(path: Path, gamma: int | None, max_bytes: int) -> FileRecords:
     name = path.name.lower()
     try:
         if name.endswith(".npz"):
-            return FileRecords(*read_npz(path, max_bytes))
+            return _checked(path, FileRecords(*read_npz(path, max_bytes)))
         if name.endswith(_DEEPSPEC_SUFFIXES):
-            return FileRecords(*read_deepspec(path, max_bytes, gamma))
+            return _checked(path, FileRecords(*read_deepspec(path, max_bytes, gamma)))
         if name.endswith((".pt", ".pth")):
             return FileRecords(*read_shard(path))
     except OSError as error:
@@ -107,3 +109,11 @@ def _read(path: Path, gamma: int | None, max_bytes: int) -> FileRecords:
     except MemoryError as error:
         raise RecordError(path, "too large for this machine's memory") from error
     raise RecordError(path, "expected a name ending in .npz, .jsonl, .jsonl.gz or .pt")
+
+
+def _checked(path: Path, records: FileRecords) -> FileRecords:
+    try:
+        found = check_rounds(records.rounds)
+    except FormatError as error:
+        raise RecordError(path, str(error)) from error
+    return records._replace(notes=[*records.notes, *(f"{path}: {note}" for note in found)])

@@ -87,6 +87,7 @@ class Forwarder:
         self._builders: dict[str, BatchBuilder] = {}
         self._pending: deque[PendingMessage] = deque()
         self._flushed = self._clock.monotonic()
+        self._told_busy = False
         self._failures = 0
         self._retry_at = 0.0
         self._stopping = threading.Event()
@@ -155,6 +156,9 @@ class Forwarder:
         """Encode full messages, and when ``due`` the rest as well."""
         readers = self._rings.refresh()
         self.counters.unreadable = self._rings.unreadable
+        if self._rings.busy and not self._told_busy:
+            self._told_busy = True
+            log.warning("ring_busy ring=%s reason='another sidecar reads this ring'", self._rings.path)
         for reader in readers:
             builder = self._builder(reader)
             most_rounds, most_steps = rows_per_message(reader.shape, self._flush_bytes)

@@ -11,6 +11,7 @@ engine writes one at a time. All integers are little endian.
 from __future__ import annotations
 
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,25 @@ class RingText(msgspec.Struct, frozen=True):
     segment_sets: bool = False
 
 
+def read_text(path: Path, words: Sequence[int], memory: Any) -> RingText:
+    """Read who writes a ring from its header: ``words`` and ``memory`` of at least ``HEADER_BYTES``.
+
+    Raises
+    ------
+    SharedMemoryError
+        It is no ring, or one of another layout.
+    """
+    if words[WORD_MAGIC] != MAGIC:
+        raise SharedMemoryError(f"{path}: got something that is no event ring")
+    if words[WORD_LAYOUT] != LAYOUT:
+        raise SharedMemoryError(f"{path}: got layout {words[WORD_LAYOUT]}, expected {LAYOUT}")
+    length = min(words[WORD_TEXT_LENGTH], HEADER_BYTES - _TEXT_OFFSET)
+    try:
+        return msgspec.json.decode(memory[_TEXT_OFFSET : _TEXT_OFFSET + length], type=RingText)
+    except msgspec.MsgspecError as error:
+        raise SharedMemoryError(f"{path}: header of a ring expected ({error})") from error
+
+
 @dataclass(frozen=True, slots=True)
 class RingShape:
     """What the size and place of everything in a ring follow from."""
@@ -174,20 +194,17 @@ class RingLayout:
             It is no ring, one of another layout, or cut short.
         """
         words = segment.words
-        if segment.size < HEADER_BYTES or words[WORD_MAGIC] != MAGIC:
+        if segment.size < HEADER_BYTES:
             raise SharedMemoryError(f"{segment.path}: got something that is no event ring")
-        if words[WORD_LAYOUT] != LAYOUT:
-            raise SharedMemoryError(f"{segment.path}: got layout {words[WORD_LAYOUT]}, expected {LAYOUT}")
-        length = min(words[WORD_TEXT_LENGTH], HEADER_BYTES - _TEXT_OFFSET)
+        text = read_text(segment.path, words, segment.memory)
         try:
-            text = msgspec.json.decode(segment.memory[_TEXT_OFFSET : _TEXT_OFFSET + length], type=RingText)
             shape = RingShape(
                 gamma=words[WORD_GAMMA],
                 rounds=words[WORD_ROUNDS],
                 steps=words[WORD_STEPS],
                 soft_labels=bool(words[WORD_FLAGS] & FLAG_SOFT_LABELS),
             )
-        except (msgspec.MsgspecError, ValueError) as error:
+        except ValueError as error:
             raise SharedMemoryError(f"{segment.path}: header of a ring expected ({error})") from error
         placed, size = shape.columns()
         if segment.size < size:

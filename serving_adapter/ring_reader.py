@@ -286,11 +286,14 @@ class RingSet:
     ----------
     name
         ``DSPARK_RING``.
+
+    ``busy`` are the rings that another reader holds; they are asked for again.
     """
 
     def __init__(self, name: str) -> None:
         self.path = segment_path(name)
         self.unreadable = 0
+        self.busy: set[Path] = set()
         self._readers: dict[str, RingReader] = {}
         self._seen_unreadable: set[Path] = set()
         self._passes = 0
@@ -324,7 +327,9 @@ class RingSet:
                 segment.close()
             else:
                 self._readers[boot] = RingReader(segment)
+            self.busy.discard(path)
         except RingBusyError:
+            self.busy.add(path)
             segment.close()
         except SharedMemoryError:
             segment.close()

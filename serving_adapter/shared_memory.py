@@ -76,6 +76,26 @@ class Fence:
         self._acquire()
 
 
+def locked(fd: int, owner: int) -> bool:
+    """Whether the lock numbered ``owner`` of an open segment is held, through another descriptor.
+
+    A descriptor that may only read will do.
+    """
+    held, kind = _lock(fd, fcntl.F_OFD_GETLK, owner)
+    return held and kind != fcntl.F_UNLCK
+
+
+def _lock(fd: int, command: int, start: int, kind: int = fcntl.F_WRLCK, length: int = 1) -> tuple[bool, int]:
+    request = struct.pack(_FLOCK, kind, os.SEEK_SET, start, length, 0)
+    try:
+        answer = fcntl.fcntl(fd, command, request)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            return False, fcntl.F_WRLCK
+        raise
+    return True, int(struct.unpack(_FLOCK, answer)[0])
+
+
 class Segment:
     """A mapped file. ``words`` are its 8-byte words: one aligned load or store each, never torn.
 
@@ -171,18 +191,10 @@ class Segment:
 
     def is_locked(self, owner: int) -> bool:
         """Whether somebody else holds that lock."""
-        held, kind = self._lock(fcntl.F_OFD_GETLK, owner)
-        return held and kind != fcntl.F_UNLCK
+        return locked(self._fd, owner)
 
     def _lock(self, command: int, start: int, kind: int = fcntl.F_WRLCK, length: int = 1) -> tuple[bool, int]:
-        request = struct.pack(_FLOCK, kind, os.SEEK_SET, start, length, 0)
-        try:
-            answer = fcntl.fcntl(self._fd, command, request)
-        except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EACCES):
-                return False, fcntl.F_WRLCK
-            raise
-        return True, int(struct.unpack(_FLOCK, answer)[0])
+        return _lock(self._fd, command, start, kind, length)
 
     def discard(self, start: int) -> None:
         """Give the pages from ``start`` on back to the system; they read as zeros afterwards."""

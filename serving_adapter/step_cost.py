@@ -31,6 +31,8 @@ class StepCost:
     interpolation
         ``floor`` takes the time of the largest size that is not above ``B`` (sizes that pad),
         ``linear`` goes straight from size to size.
+    clamped
+        Beyond the last size its time holds, as in the tables of engines that look up so.
 
     Raises
     ------
@@ -47,6 +49,7 @@ class StepCost:
     batch_tokens: Any
     at_sizes: Any
     interpolation: Interpolation = "linear"
+    clamped: bool = False
 
     def __post_init__(self) -> None:
         sizes = np.array(self.batch_tokens, dtype=np.int64).reshape(-1)
@@ -87,7 +90,7 @@ class StepCost:
     def last_marginal(self) -> float:
         """Seconds per token beyond the last size: the slope to the last size that was cheaper."""
         cheaper = np.flatnonzero(self.at_sizes < self.at_sizes[-1])
-        if cheaper.size == 0:
+        if self.clamped or cheaper.size == 0:
             return 0.0
         i = cheaper[-1]
         rise = self.at_sizes[-1] - self.at_sizes[i]

@@ -25,6 +25,7 @@ from serving_adapter.clock import SystemClock
 from serving_adapter.contract import ContractError, ParameterDocument, decode_document
 from serving_adapter.mirror import MAX_REASON, EngineReport, ParameterMirror
 from serving_adapter.ports import Candidate, Clock, ParameterStore, ReplicaReport, TransportError
+from serving_adapter.ring_presence import engine_is_gone
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +96,7 @@ class Subscriber:
         self._sent: EngineReport | None = None
         self._read_at = self._report_at = self._retry_at = float("-inf")
         self._failures = 0
+        self._engine_gone = False
         self.version = 0
         self.counters = SubscriberCounters()
         self.last_error = ""
@@ -184,7 +186,10 @@ class Subscriber:
         return True
 
     def forward_report(self, store: ParameterStore) -> None:
-        """Send the engine's report when it changed or is due again."""
+        """Send the engine's report when it changed or is due again.
+
+        Of an engine that has ended nothing is repeated: the store forgets it in time.
+        """
         assert self._mirror is not None
         report = self._mirror.read_report()
         if report is None:
@@ -200,6 +205,12 @@ class Subscriber:
             )
         now = self._clock.monotonic()
         if report == self._sent and now < self._report_at:
+            return
+        gone, before = engine_is_gone(self._ring), self._engine_gone
+        self._engine_gone = gone
+        if gone:
+            if not before:
+                log.warning("engine_gone ring=%s: its report is not repeated", self._ring)
             return
         store.report(
             self._deployment,

@@ -78,7 +78,7 @@ def test_folding_parts_and_adding_equals_folding_everything(seed, count, cut):
         batch_tokens=random.integers(1, 300, count),
         requests=random.integers(1, 60, count),
         context_tokens=random.integers(0, 5000, count),
-        graph_tokens=random.choice([0, 64, 128], count),
+        graph_tokens=random.choice([0, 320, 512], count),
     )
     epoch, weights = random.integers(0, 4, count), random.uniform(0.5, 9, count)
     cut = min(cut, count)

@@ -256,6 +256,42 @@ def test_a_rollout_is_started_promoted_and_aborted(window: Watched, served: Serv
     expect(page.locator(".rollout")).to_contain_text("an incident")
 
 
+def test_a_stage_that_was_left_out_is_told_and_a_version_on_trial_is_no_step(
+    window: Watched, served: Served, tmp_path: Path
+) -> None:
+    made = served.service.client.post(
+        "/v1/deployments/demo/rollouts", json={"version": 1, "stage": "canary", "share": 0.25}
+    )
+    assert made.status_code == 201, made.text
+    page = window.open("/deployments/demo/rollouts")
+    card = page.locator(".rollout").first
+    expect(card.locator(".steps .skipped")).to_contain_text("shadow (skipped)")
+    expect(card).to_contain_text("25 % ")
+    window.shot(screenshots(tmp_path), "rollout-canary")
+    candidate = made.json()["version"]
+    page = window.open("/deployments/demo/parameters")
+    charts = page.locator("#temperatures .chart").get_attribute("aria-label") or ""
+    assert not charts.endswith(str(candidate))
+    page.get_by_role("button", name="Start a rollout").click()
+    expect(page.get_by_role("dialog").get_by_label("Version")).to_have_value(str(candidate))
+    page.keyboard.press("Escape")
+    served.service.client.post(f"/v1/rollouts/{made.json()['id']}/abort", json={})
+
+
+def test_a_range_that_does_not_exist_falls_back_and_says_so(window: Watched) -> None:
+    page = window.open("/deployments/chat?range=zzz")
+    expect(page.locator(".controls")).to_contain_text("no range “zzz”")
+    expect(page.locator(".controls [aria-pressed=true]")).to_have_count(1)
+
+
+def test_an_unknown_address_shows_a_page_with_a_way_back(window: Watched) -> None:
+    window.expected.add(404)
+    page = window.open("/nowhere")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Nothing here")
+    page.get_by_role("link", name="To the fleet").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Fleet")
+
+
 def test_the_evidence_of_a_refresh_is_shown(window: Watched) -> None:
     page = window.open("/deployments/chat/activity")
     page.get_by_role("button", name="Evidence").last.click()

@@ -107,3 +107,16 @@ def test_what_is_not_a_file_of_the_dashboard_is_a_problem_document(service: Serv
     answer = service.client.get(path)
     assert answer.status_code == 404
     assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_a_browser_at_an_unknown_address_gets_a_page_and_a_program_a_problem(service: Service) -> None:
+    browser = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    answer = service.client.get("/nowhere", headers=browser)
+    assert answer.status_code == 404
+    assert answer.headers["content-type"].startswith("text/html")
+    assert '<main id="page"' in answer.text
+    for path in ("/v1/nowhere", "/static/nothing.js"):
+        assert (
+            service.client.get(path, headers=browser).headers["content-type"]
+            != answer.headers["content-type"]
+        )

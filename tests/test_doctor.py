@@ -8,7 +8,9 @@ from calibrator.cli.app import run
 from calibrator.store import Store
 from collectors.pipeline import IngestPipeline
 from serving_adapter.clock import ManualClock
+from serving_adapter.ring_reader import RingSet
 from tests.ingest_support import NOW, ListSink, make_batch, make_rounds, make_steps, message
+from tests.rings import a_ring, a_ring_name
 from tools.servers import KafkaServer, RedisServer
 
 
@@ -112,3 +114,24 @@ def test_a_broker_that_does_not_answer_is_kafkas_finding(doctor, tmp_path) -> No
     code, findings = doctor(kafka_bootstrap="127.0.0.1:9")
     assert code == 12
     assert "DSPARK_KAFKA_BOOTSTRAP" in of(findings, "kafka")[0]["mend"]
+
+
+def test_a_ring_is_looked_at_while_a_sidecar_reads_it(doctor) -> None:
+    with a_ring_name() as name:
+        _, findings = doctor(ring=name, deployment="d", replica="r")
+        assert "no engine" in of(findings, "ring")[0]["detail"]
+        ring = a_ring(name)
+        unread = of(doctor(ring=name)[1], "ring")
+        assert [f["status"] for f in unread] == ["ok", "warning"]
+        rings = RingSet(name)
+        rings.refresh()
+        (finding,) = of(doctor(ring=name)[1], "ring")
+        assert (finding["status"], "an engine runs, a sidecar reads it" in finding["detail"]) == ("ok", True)
+        code, findings = doctor(ring=name, deployment="other", replica="elsewhere")
+        wrong = {f["status"]: f for f in of(findings, "ring")}
+        assert code in (11, 14)  # the database is not there either
+        assert "DSPARK_DEPLOYMENT=d" in wrong["error"]["mend"]
+        assert "DSPARK_REPLICA=r" in wrong["warning"]["mend"]
+        ring.close()
+        rings.close()
+        assert "has ended" in of(doctor(ring=name)[1], "ring")[0]["detail"]

@@ -9,7 +9,7 @@ import pytest
 from calibrator.service import drift
 from calibrator.service.drift import DriftEvaluator, open_calibration_alarms
 from calibrator.service.drift_options import DriftOptions
-from calibrator.store import deployments, drift_state, episodes, parameters
+from calibrator.store import deployments, drift_state, episodes, parameters, schema
 from collectors.pipeline import IngestPipeline
 from serving_adapter.clock import ManualClock
 from serving_adapter.contract import ParameterDocument, Rounds, seal
@@ -46,14 +46,14 @@ class Site:
         self.sequence += rows
         self.clock.advance(10.0)
 
-    def publish(self, version):
+    def publish(self, version, at=NOW):
         document = ParameterDocument(
             deployment="prod", fingerprint=FINGERPRINT, version=version, previous=version - 1, gamma=GAMMA,
             form="affine", temperatures=[1.0] * GAMMA, offsets=[-1.0] * GAMMA,
             created_at="2026-01-01T00:00:00Z",
         )  # fmt: skip
         with self.store.write() as connection:
-            parameters.append(connection, self.deployment().id, seal(document), NOW, "published")
+            parameters.append(connection, self.deployment().id, seal(document), at, "published")
 
     def deployment(self):
         with self.store.read() as connection:
@@ -186,6 +186,28 @@ def test_a_new_version_that_is_wrong_too_has_episodes_of_its_own(site):
     changed = site.look()
     assert {(e.version, e.direction) for e in changed if e.ended_at is None} == {(1, "above")}
     assert {(e.version, e.direction) for e in changed if e.ended_at is not None} == {(None, "below")}
+
+
+def test_no_episode_began_before_its_version_was_made_however_late_the_evaluator_looks(site):
+    site.serve()
+    site.look()
+    # Nobody looks for a while, and meanwhile a version comes that is wrong.
+    site.clock.advance(500.0)
+    made = site.clock.now()
+    site.publish(1, made)
+    site.serve(rows=6000, version=np.full(6000, 1))
+    opened = [e for e in site.look() if e.ended_at is None]
+    assert {e.version for e in opened} == {1}
+    assert all(made <= e.started_at <= e.alarmed_at == site.clock.now() for e in opened)
+
+
+def test_at_the_first_look_nothing_began_before_the_first_rows(site):
+    site.serve(rows=10)
+    with site.store.write() as connection:
+        connection.execute(schema.deployments.update().values(created_at=NOW - 1e6))
+    site.serve(rows=6000, wrong=1.0)
+    assert all(NOW - 600 <= e.started_at <= e.alarmed_at for e in site.look())
+    assert len(site.open()) == 3
 
 
 def test_another_fingerprint_begins_again_without_what_was_learnt(site):

@@ -79,3 +79,29 @@ def test_nonsense_is_refused():
         ExplorationRules(step=1.0)
     with pytest.raises(ValueError, match="explore"):
         exploration_cost(1.5, Rounds.build([[0.0]], [1]), np.ones((1, 1)))
+
+
+def test_with_a_floor_of_nothing_it_still_rises_from_nothing():
+    rules = ExplorationRules(floor=0.0)
+    decision = decide_exploration(0.0, ["censored"], rules=rules)
+    assert decision.explore == 0.01
+    assert decision.reason.startswith("raised")
+    held = decide_exploration(0.0, ["censored"], rules=ExplorationRules(floor=0.0, ceiling=0.0))
+    assert held.explore == 0.0
+    assert "raised" not in held.reason
+
+
+def test_the_budget_holds_where_nothing_is_verified():
+    decision = decide_exploration(0.05, ["censored"], extra_per_round=4.0, verified_per_round=0.0)
+    assert decision.explore == 0.0
+    assert "budget" in decision.reason
+
+
+@pytest.mark.parametrize(
+    "name", ["current", "extra_per_round", "verified_per_round", "saturation", "before_saturation", "n_eff"]
+)
+def test_what_is_no_number_is_named(name):
+    given = {"current": 0.01, "statuses": ["ok"]}
+    given[name] = [float("nan")] if name == "n_eff" else float("nan")
+    with pytest.raises(ValueError, match=f"{name}: got nan"):
+        decide_exploration(**given)

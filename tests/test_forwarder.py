@@ -489,3 +489,16 @@ def test_forwarders_killed_while_rows_flow_lose_nothing_uncounted(name):
         if batch.rounds is not None:
             assert_rows_are_right(batch)
     final.close()
+
+
+def test_a_second_forwarder_on_a_ring_says_so_once(name, clock, forward, caplog):
+    ring = a_ring(name)
+    forward.step()
+    second = Forwarder(name, Sink, clock=clock, jitter=random.Random(1))
+    for _ in range(3):
+        clock.advance(0.06)
+        second.step()
+    (told,) = [r.getMessage() for r in caplog.records if r.getMessage().startswith("ring_busy")]
+    assert name in told
+    second.close()
+    ring.close()

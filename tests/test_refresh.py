@@ -1,5 +1,6 @@
 """The service side of a refresh: rows in SQL, documents in the parameter store, versions that only rise."""
 
+import json
 import threading
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import redis
 
 from calibrator.core.candidate import ProposalOptions
+from calibrator.service.export import export_version
 from calibrator.service.loop import CalibratorLoop
 from calibrator.service.publisher import ADOPTED, Publisher
 from calibrator.service.refresh import Refresher
@@ -32,6 +34,23 @@ def test_a_better_set_is_published_as_the_next_version_with_its_evidence(place: 
     assert document.evidence is not None
     assert document.evidence.rounds == 6000
     assert np.mean(document.evidence.ece_after) < 0.5 * np.mean(document.evidence.ece_before)
+    assert document.evidence.reasons[0].startswith("held-out rows: ")
+
+
+def test_what_temperatures_alone_would_say_of_a_version_is_fitted_with_it(place: Place) -> None:
+    place.ingest(recorded("typical").take(slice(0, 6000)))
+    place.report()
+    place.refresher.refresh("chat")
+    with place.store.read() as connection:
+        known = deployments.get(connection, "chat")
+        assert known is not None
+        (refresh,) = refreshes.recent(connection, known.id)
+        kept = parameters.temperature_export(connection, known.id, 1)
+    assert kept == refresh.evidence["temperature_export"]
+    assert "those stored at its publication" in kept["dataset"]
+    place.ingest(recorded("hard").take(slice(0, 2000)))
+    exported = export_version(place.store, "chat", 1, "sglang", now=place.clock.now())
+    assert json.loads(exported.content)["temperatures"] == kept["temperatures"]
 
 
 def test_the_same_rows_again_publish_nothing_and_the_reason_is_kept(place: Place) -> None:
@@ -249,7 +268,10 @@ def test_a_machine_that_became_faster_is_a_new_version_even_if_calibration_stays
     assert second is not None
     assert second.cost is not None
     assert np.interp(100, second.cost.batch_tokens, second.cost.seconds) == pytest.approx(0.091, rel=0.05)
-    assert "curve: measured anew" in second.evidence.reasons  # type: ignore[union-attr]
+    # What the version is for comes first, and that the calibration is not it.
+    assert second.evidence.reasons[0].startswith(  # type: ignore[union-attr]
+        "curve: measured anew; calibration unchanged: no gain on held-out rows"
+    )
 
 
 def test_a_curve_of_one_size_is_no_knowledge_and_the_reason_is_kept(place: Place) -> None:

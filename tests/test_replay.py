@@ -145,6 +145,16 @@ def test_a_recorded_request_dealt_again_keeps_its_identity_and_numbers_its_round
     assert len(set(rounds)) == len(rounds)
 
 
+def test_a_request_dealt_again_may_be_another_one_so_that_traffic_never_ends():
+    adapter = RecordingAdapter(gamma=2)
+    engine = ReplayEngine(
+        adapter, recordings={"tiny": tiny_recording()}, script=DriftScript.steady("tiny"), concurrency=3
+    )
+    engine.deal_as_new_requests()
+    engine.run(steps=200)
+    assert len(set(adapter.column("request").tolist())) == engine.requests_started > 10
+
+
 def test_a_trimmed_position_after_the_verified_ones_is_resolved_in_every_round_or_in_none():
     adapter = RecordingAdapter()
     engine = ReplayEngine(adapter, scheduler=FixedLength(3), concurrency=16)

@@ -242,7 +242,14 @@ def test_a_share_that_leaves_a_side_empty_is_moved_and_noted(chat: Place) -> Non
     assert now.evidence["replicas"] == {"canary": 1, "control": 1, "applied": 0}
     with chat.store.read() as connection:
         lines = rollouts.history(connection, [rollout.id])[rollout.id]
-    assert "leaves a side without replicas" in lines[-1].reason
+    assert lines[-1].reason == (
+        "0.001 of the replicas was asked for, which is none or all of the 2 live ones: 1 of them, the "
+        "nearest possible, takes part"
+    )
+    assert now.evidence["asked_share"] == 0.001
+    assert now.evidence["curve"] is False
+    chat.look()
+    assert chat.now(rollout).evidence["asked_share"] == 0.001
 
 
 def test_a_candidate_that_nobody_takes_up_is_aborted(chat: Place) -> None:

@@ -10,7 +10,7 @@ from serving_adapter.contract import ParameterDocument, encode_document, seal
 from serving_adapter.mirror import EngineReport, ParameterMirror
 from serving_adapter.ports import TransportError
 from serving_adapter.subscriber import Subscriber
-from tests.rings import a_ring_name, wait_until
+from tests.rings import a_ring, a_ring_name, wait_until
 
 KEY = b"key"
 
@@ -262,6 +262,27 @@ def test_the_engines_report_goes_to_the_store_when_it_changes_and_again_in_time(
         subscriber.step()
     assert 3 <= len(store.reported) <= 4
     assert store.reported[-1][1].reported_at > report.reported_at
+
+
+def test_the_report_of_an_engine_that_has_ended_is_not_repeated(ring, store, clock, caplog):
+    subscriber = a_subscriber(ring, store, clock, report_seconds=10.0)
+    boot = a_ring(ring)
+    ParameterMirror.open(ring).write_report(EngineReport(applied=1))
+    subscriber.step()
+    clock.advance(11.0)
+    subscriber.step()
+    assert len(store.reported) == 2
+    boot.close()
+    for _ in range(3):
+        clock.advance(11.0)
+        subscriber.step()
+    assert len(store.reported) == 2
+    assert [r.getMessage().split()[0] for r in caplog.records].count("engine_gone") == 1
+    again = a_ring(ring)
+    subscriber.step()
+    assert len(store.reported) == 3
+    again.close()
+    subscriber.close()
 
 
 def test_a_refusal_of_the_engine_is_reported(ring, store, subscriber):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import socket
 import threading
 
 import httpx
@@ -13,7 +15,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from serving_adapter.engines.torch.building import BuiltEngine  # noqa: E402
-from serving_adapter.engines.torch.endpoint import MAX_BODY_BYTES, Endpoint  # noqa: E402
+from serving_adapter.engines.torch.endpoint import MAX_BODY_BYTES, Endpoint, PortError  # noqa: E402
 from serving_adapter.engines.torch.engine import TorchEngine  # noqa: E402
 from serving_adapter.engines.torch.self_draft import SelfDrafter, rounded_copy  # noqa: E402
 from serving_adapter.engines.torch.service import EngineService  # noqa: E402
@@ -48,12 +50,16 @@ def model():
     return tiny_llama(VOCABULARY, seed=6)
 
 
-@pytest.fixture(scope="module")
-def service(model):
+def a_service() -> EngineService:
     target = packed(tiny_llama(VOCABULARY, seed=6), rows=4)
     drafter = SelfDrafter(rounded_copy(target, rows=4, limit=256), None, gamma=4)
     engine = TorchEngine(target, drafter, Threshold(0.3), max_requests=4)
-    service = EngineService(BuiltEngine(engine, LetterTokenizer(), "toy", frozenset({STOP})), max_waiting=20)
+    return EngineService(BuiltEngine(engine, LetterTokenizer(), "toy", frozenset({STOP})), max_waiting=20)
+
+
+@pytest.fixture(scope="module")
+def service():
+    service = a_service()
     service.start()
     yield service
     service.stop()
@@ -169,6 +175,20 @@ def test_many_clients_at_once_get_what_each_would_alone(client):
         ({"prompt": 5}, "prompt"),
         ({"seed": -1}, "seed"),
         ({"segment": ""}, "segment"),
+        ({"repetition_penalty": 1.2}, "repetition_penalty"),
+        ({"min_p": 0.1}, "min_p"),
+        ({"ignore_eos": True}, "ignore_eos"),
+        ({"min_tokens": 3}, "min_tokens"),
+        ({"stop_token_ids": [3]}, "stop_token_ids"),
+        ({"suffix": "x"}, "suffix"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"tool_choice": "auto"}, "tool_choice"),
+        ({"functions": []}, "functions"),
+        ({"guided_json": {}}, "guided_json"),
+        ({"foo": 1}, "foo"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"stream": True, "stream_options": {"bar": True}}, "bar"),
     ],
 )
 def test_what_cannot_be_served_is_refused_by_name(client, change, names):
@@ -203,7 +223,22 @@ def test_health_models_and_stats(client):
     assert stats["rounds"] >= stats["steps"] > 0
 
 
-def test_a_client_that_hangs_up_ends_its_request(client, service):
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_hangs_up_ends_its_request(client, service, monkeypatch, stream):
+    step, cancelled, may_step = service.engine.step, [], threading.Event()
+    monkeypatch.setattr(service.engine, "step", lambda: may_step.wait(30) and step())
+    monkeypatch.setattr(service.engine, "cancel", cancelled.append)
+    connection = http.client.HTTPConnection(client.base_url.host, client.base_url.port, timeout=30)
+    body = {"prompt": "hello", "max_tokens": 200, "stream": stream}
+    connection.request("POST", "/v1/completions", json.dumps(body))
+    wait_until(lambda: service.engine.waiting)
+    connection.close()
+    wait_until(lambda: cancelled)  # though nothing was there to be sent to it
+    may_step.set()
+    wait_until(lambda: service.engine.idle)
+
+
+def test_a_client_that_hangs_up_between_two_pieces_ends_its_request(client, service):
     body = {"prompt": "hello", "max_tokens": 200, "temperature": 1.0, "stream": True}
     with client.stream("POST", "/v1/completions", json=body) as response:
         next(response.iter_lines())
@@ -229,3 +264,141 @@ def test_half_a_character_waits_for_the_other_half():
     assert stream.push([first]) == ""
     assert stream.push([second, 2]) == "éc"
     assert stream.push([first], last=True) == "�"
+
+
+def test_null_asks_for_the_default_and_names_of_users_change_nothing(client):
+    nulls = dict.fromkeys(("temperature", "top_p", "seed", "min_p", "foo", "stream", "stream_options"))
+    assert complete(client, **nulls).status_code == 200
+    plain = complete(client).json()["choices"]
+    assert complete(client, user="me", metadata={"a": "b"}, model="toy").json()["choices"] == plain
+
+
+def test_a_model_that_is_not_served_is_not_found(client):
+    answer = complete(client, model="gpt-5")
+    assert answer.status_code == 404
+    error = answer.json()["error"]
+    assert (error["code"], error["param"]) == ("model_not_found", "model")
+    assert "'toy'" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("message", "names"),
+    [
+        ({"role": "tool", "content": "x"}, "role"),
+        ({"role": "pirate", "content": "x"}, "role"),
+        ({"role": "user", "content": None}, "messages[1].content"),
+        ({"role": "user", "content": [{"type": "image_url"}]}, "image_url"),
+        ({"role": "assistant", "content": None, "tool_calls": [{}]}, "messages[1].tool_calls"),
+    ],
+)
+def test_messages_that_no_template_can_write_are_refused(client, message, names):
+    body = {"messages": [{"role": "user", "content": "hi"}, message], "max_tokens": 2}
+    answer = client.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 400
+    assert names in answer.json()["error"]["message"]
+
+
+def test_an_assistant_may_have_said_nothing(client):
+    said = {"role": "assistant", "content": None, "tool_calls": None}
+    body = {"messages": [{"role": "user", "content": "hi"}, said], "max_tokens": 2}
+    assert client.post("/v1/chat/completions", json=body).status_code == 200
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_tokens_of_a_stream_are_counted_in_a_chunk_of_their_own_when_asked_for(client, wanted):
+    body = {"prompt": "hi", "max_tokens": 5, "temperature": 0, "stream": True}
+    options = {"stream_options": {"include_usage": True}} if wanted else {}
+    with client.stream("POST", "/v1/completions", json=body | options) as response:
+        pieces = events(response)
+    if wanted:
+        assert pieces[-1]["choices"] == []
+        assert pieces[-1]["usage"]["prompt_tokens"] == 2
+        assert all(piece["usage"] is None for piece in pieces[:-1])
+    else:
+        assert all("usage" not in piece and piece["choices"] for piece in pieces)
+
+
+def test_an_endpoint_that_is_told_to_end_lets_requests_finish_and_takes_no_new_ones():
+    with ending() as (service, endpoint, client, may_step):
+        answers: list[httpx.Response] = []
+        asking = threading.Thread(target=lambda: answers.append(complete(client)))
+        asking.start()
+        wait_until(lambda: service.engine.waiting)
+        end = threading.Thread(target=endpoint.shut_down, args=(60.0,))
+        end.start()
+        wait_until(lambda: service.refusing)
+        refused = complete(client)
+        assert refused.status_code == 503
+        assert "shutting down" in refused.json()["error"]["message"]
+        assert client.get("/health").status_code == 503
+        may_step.set()
+        asking.join()
+        end.join()
+        assert answers[0].status_code == 200
+        assert not service.alive
+
+
+def test_what_is_unfinished_after_the_grace_is_told_so():
+    with ending() as (service, endpoint, client, may_step):
+        answers: list[httpx.Response] = []
+        pieces: list[dict] = []
+
+        def follow() -> None:
+            body = {"prompt": "hi", "max_tokens": 9, "stream": True}
+            with client.stream("POST", "/v1/completions", json=body) as response:
+                pieces.extend(events(response))
+
+        asking = [threading.Thread(target=lambda: answers.append(complete(client)))]
+        asking.append(threading.Thread(target=follow))
+        for thread in asking:
+            thread.start()
+        wait_until(lambda: service.engine.waiting == 2)
+        end = threading.Thread(target=endpoint.shut_down, args=(0.0,))
+        end.start()
+        wait_until(lambda: service._stopping.is_set())
+        may_step.set()
+        for thread in (*asking, end):
+            thread.join()
+        assert answers[0].status_code == 503
+        assert "shutting down" in answers[0].json()["error"]["message"]
+        assert pieces[-1]["choices"][0]["finish_reason"] == "abort"
+
+
+def test_health_tells_of_an_engine_that_has_ended_and_heeds_no_query():
+    with ending() as (service, _, client, _):
+        assert client.get("/health?x=1").json() == {"status": "ok"}
+
+        def end() -> None:
+            raise SystemExit
+
+        service.engine.step = end
+        assert complete(client).status_code == 500
+        wait_until(lambda: not service.alive)
+        answer = client.get("/health")
+        assert (answer.status_code, answer.json()["status"]) == (503, "the engine has ended")
+        assert complete(client).status_code == 500
+
+
+def test_a_port_that_is_taken_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(PortError, match=f"127.0.0.1:{port}"):
+            Endpoint(None, port=port)
+
+
+@contextlib.contextmanager
+def ending():
+    """A service of its own whose engine steps only when it may."""
+    service, may_step = a_service(), threading.Event()
+    step = service.engine.step
+    service.engine.step = lambda: step() if may_step.wait(0.05) else None
+    endpoint = Endpoint(service, port=0)
+    service.start()
+    endpoint.start()
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{endpoint.port}", timeout=60) as client:
+            yield service, endpoint, client, may_step
+    finally:
+        may_step.set()
+        endpoint.stop()
+        service.stop()

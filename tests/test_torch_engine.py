@@ -133,6 +133,20 @@ def test_a_cancelled_request_leaves_no_step_behind(model, ring):
     assert (len(rounds), steps.rows.tolist()) == (1, [1])
 
 
+def test_rounds_that_wait_for_labels_are_not_lost_when_requests_are_abandoned(model, ring):
+    adapter = an_adapter(ring)
+    engine = an_engine(model, "fixed:1", adapter)
+    running = engine.submit(some_requests(1)[0])
+    engine.step()
+    engine.step()
+    engine.abandon()
+    assert engine.idle
+    adapter.close()
+    rounds, steps = read(ring)
+    assert running.rounds == 2
+    assert (len(rounds), steps.rows.tolist()) == (2, [1, 1])
+
+
 def test_steps_tell_size_and_time(model, ring):
     rounds, steps = served(model, ring, some_requests(8, temperature=0.8))
     per_step = steps.requests.astype(int)
@@ -407,6 +421,28 @@ def test_medians_are_taken_by_the_given_clock():
     )
     assert profile.verify_tokens == (1, 2, 4)
     assert set(profile.verify_seconds) == set(profile.draft_seconds) == {0.5}
+
+
+@pytest.mark.parametrize(
+    ("budget", "tokens", "runs"), [(0.0, (1,), 2), (4.0, (1, 2, 4), 6), (100.0, (1, 2, 4), 20)]
+)
+def test_a_profile_ends_with_its_budget_and_keeps_what_it_has(budget, tokens, runs):
+    ticks, told = iter(np.arange(0.0, 1000.0, 0.5)), []
+    profile = StepProfile.measure(
+        lambda _: None,
+        lambda _: None,
+        gamma=1,
+        max_requests=2,
+        clock=lambda: next(ticks),
+        budget_seconds=budget,
+        progress=lambda done, total: told.append((done, total)),
+    )
+    assert profile.verify_tokens == tokens
+    assert len(profile.verify_seconds) == len(tokens)
+    assert set(profile.verify_seconds) == {0.5}
+    assert profile.cost(1).measured_to == tokens[-1]
+    assert {total for _, total in told} == {20}
+    assert len(told) >= min(runs, 20)
 
 
 def test_rounding_has_sixteen_levels_between_least_and_largest_of_each_group():

@@ -229,6 +229,10 @@ def test_events_travel_over_http_and_end_with_the_service(service):
         assert until(lambda: server.started)
         headers = service.headers()
         assert httpx.get(f"{address}/v1/events").status_code == 401
+        unknown = httpx.get(f"{address}/v1/events?deployment=chat", headers=headers)
+        assert unknown.status_code == 404
+        with service.context.store.write() as connection:
+            deployments.register(connection, "chat", 7, "f", service.clock.now())
         with httpx.stream(
             "GET", f"{address}/v1/events?deployment=chat", headers=headers, timeout=30
         ) as answer:

@@ -28,7 +28,9 @@ def test_a_rollout_gives_what_a_version_holds_a_new_number(chat: Service) -> Non
     assert answer.headers["Location"] == f"/v1/rollouts/{started['id']}"
     assert (started["version"], started["control_version"], started["share"]) == (2, 1, 0.2)
     assert (started["stage"], started["state"]) == ("shadow", "running")
-    assert started["evidence"] == {"shadow": None, "canary": [], "decision": None, "replicas": None}
+    empty = {"shadow": None, "canary": [], "decision": None, "replicas": None, "curve": None}
+    assert started["evidence"] == empty
+    assert started["share_asked"] == 0.2
     (line,) = started["history"]
     assert (line["stage"], line["reason"]) == ("shadow", "try again")
     assert chat.get(f"/v1/rollouts/{started['id']}").json() == started

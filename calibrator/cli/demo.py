@@ -20,14 +20,18 @@ if TYPE_CHECKING:
 
 ROUNDS = 24_000
 LIVE_ROUNDS = 1_200
+MIN_LIVE_ROUNDS = 400
+"""With fewer no refresh has enough labels to publish anything."""
 """Half of it again is judged on; two idle CPU cores make a few rounds of the small model a second."""
 
 
 def demo(
+    context: typer.Context,
     rounds: Annotated[
         int | None,
         typer.Option(
-            help=f"Rounds to serve, at least {MIN_ROUNDS} (default {ROUNDS}; live {LIVE_ROUNDS}).",
+            help=f"Rounds to serve, at least {MIN_ROUNDS} (default {ROUNDS}); "
+            f"live at least {MIN_LIVE_ROUNDS} (default {LIVE_ROUNDS}).",
             show_default=False,
         ),
     ] = None,
@@ -63,12 +67,14 @@ def demo(
     """
     # A terminated demo tidies up as an interrupted one does: shared memory outlives processes.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    default, least = (LIVE_ROUNDS, MIN_LIVE_ROUNDS) if live else (ROUNDS, MIN_ROUNDS)
+    rounds = default if rounds is None else rounds
+    if rounds < least:
+        raise output.UsageError(f"--rounds: got {rounds}, expected at least {least}")
     if live:
-        _live(rounds or LIVE_ROUNDS, as_json)
+        _refuse_replay_options(context)
+        _live(rounds, as_json)
         return
-    rounds = ROUNDS if rounds is None else rounds
-    if rounds < MIN_ROUNDS:
-        raise output.UsageError(f"--rounds: got {rounds}, expected at least {MIN_ROUNDS}")
     # Only here: Matplotlib takes half a second to load, and collectors and services never draw.
     from calibrator.cli.demo_page import DemoPage
 
@@ -101,6 +107,14 @@ def demo(
                 from calibrator.cli.demo_server import serve_demo
 
                 serve_demo(loop, listener)
+
+
+def _refuse_replay_options(context: typer.Context) -> None:
+    """What a live demo would not heed is not to be given."""
+    for name in ("serve", "host", "port", "out", "seed"):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise output.UsageError(f"--{name}: does nothing with --live")
 
 
 def _live(rounds: int, as_json: bool) -> None:

@@ -271,3 +271,12 @@ def print_run(run: LiveRun) -> None:
         f"{f(mean_noise_floor(run.after))}; {run.tokens_per_second:.1f} tokens/s",
         markup=False,
     )
+    for number, outcome in enumerate(run.refreshes, 1):
+        reasons = f": {'; '.join(outcome.reasons)}" if outcome.reasons else ""
+        output.out.print(f"refresh {number}: {outcome.outcome}{reasons}", markup=False, soft_wrap=True)
+    ledger = run.ledger
+    output.out.print(
+        f"Rounds: {ledger['emitted']:,} emitted, {ledger['folded']:,} folded, {ledger['lost']:,} lost, "
+        f"{ledger['dead_lettered']:,} dead-lettered.",
+        markup=False,
+    )

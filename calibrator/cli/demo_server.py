@@ -67,6 +67,8 @@ def serve_demo(loop: DemoLoop, listener: socket.socket) -> None:
     loop.clock.catch_up(time.time())
     explore_all_the_same(loop)
     profile_engine(loop)
+    # Else a rollout would see the same few requests for ever, and its intervals would never narrow.
+    loop.engine.deal_as_new_requests()
     engine = threading.Thread(target=keep_serving, args=(loop, stop), name="dspark-demo", daemon=True)
     engine.start()
     host, port = listener.getsockname()[:2]

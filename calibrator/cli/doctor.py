@@ -216,33 +216,49 @@ def _parameter_store(settings: Settings) -> Iterator[Finding]:
 
 
 def _ring(settings: Settings) -> Iterator[Finding]:
-    from serving_adapter.ring_reader import RingSet
+    from serving_adapter.ring_presence import rings_of
 
-    rings = RingSet(settings.ring)
     try:
-        readers = rings.refresh()
-        if rings.unreadable:
-            yield Finding(
-                "ring",
-                "error",
-                f"{rings.unreadable} segments of ring {settings.ring} cannot be read",
-                "engine and sidecar must be of one release and share /dev/shm and user",
-            )
-        elif readers:
-            yield Finding("ring", "ok", f"{settings.ring}: {len(readers)} engine start(s)")
-            for reader in readers:
-                if reader.text.deployment != settings.deployment:
-                    yield Finding(
-                        "ring",
-                        "error",
-                        f"the engine belongs to deployment {reader.text.deployment!r}, "
-                        f"the sidecar would read the parameters of {settings.deployment!r}",
-                        f"set {PREFIX}DEPLOYMENT={reader.text.deployment}",
-                    )
-        else:
-            yield Finding("ring", "ok", f"{settings.ring}: no engine on this machine")
-    finally:
-        rings.close()
+        rings = rings_of(settings.ring)
+    except OSError as error:
+        yield Finding(
+            "ring",
+            "error",
+            f"ring {settings.ring} cannot be read: {error}",
+            "engine and sidecar must be of one release and share /dev/shm and user",
+        )
+        return
+    if not rings:
+        yield Finding("ring", "ok", f"{settings.ring}: no engine on this machine")
+        return
+    newest = rings[-1]
+    engine = "an engine runs" if newest.written else "its last engine has ended"
+    sidecar = "a sidecar reads it" if newest.read else "no sidecar reads it"
+    starts = "1 engine start" if len(rings) == 1 else f"{len(rings)} engine starts"
+    yield Finding("ring", "ok", f"{settings.ring}: {engine}, {sidecar} ({starts} kept)")
+    if newest.written and not newest.read:
+        yield Finding(
+            "ring",
+            "warning",
+            f"nobody reads the rows of the engine on ring {settings.ring}",
+            f"start a sidecar with {PREFIX}RING={settings.ring}",
+        )
+    for deployment in sorted({ring.text.deployment for ring in rings} - {settings.deployment}):
+        yield Finding(
+            "ring",
+            "error",
+            f"the engine belongs to deployment {deployment!r}, "
+            f"the sidecar would read the parameters of {settings.deployment!r}",
+            f"set {PREFIX}DEPLOYMENT={deployment}",
+        )
+    if newest.text.replica != settings.replica:
+        yield Finding(
+            "ring",
+            "warning",
+            f"the engine is replica {newest.text.replica!r}, "
+            f"a sidecar with these settings would report as {settings.replica!r}",
+            f"set {PREFIX}REPLICA={newest.text.replica} for both",
+        )
 
 
 def _print_options(settings: Settings, as_json: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator
 from typing import Annotated
 
 import typer
@@ -13,6 +14,7 @@ from calibrator.cli.running import stop_on_signal
 from calibrator.cli.services import DeploymentOption
 from serving_adapter.adapter import ServingAdapter
 from serving_adapter.contract import EngineIdentity
+from serving_adapter.ring_presence import present_ring
 from serving_adapter.scheduler import scheduler_from_name
 from serving_adapter.settings import Settings, load_settings
 from serving_adapter.sidecar import Sidecar
@@ -44,6 +46,12 @@ def engine(
     profile: Annotated[
         bool, typer.Option("--profile/--no-profile", help="Measure what a step costs before serving.")
     ] = True,
+    profile_seconds: Annotated[
+        float, typer.Option(help="Most seconds that measuring may take.", min=0.0)
+    ] = 60.0,
+    grace_seconds: Annotated[
+        float, typer.Option(help="When told to end: time for the requests under way.", min=0.0)
+    ] = 10.0,
     with_sidecar: Annotated[
         bool, typer.Option("--sidecar", help="Run the pod's two loops in this process too.")
     ] = False,
@@ -72,7 +80,7 @@ def engine(
         raise output.UsageError(f"--scheduler: {error}") from error
     try:
         from serving_adapter.engines.torch.building import EngineOptions, build_engine
-        from serving_adapter.engines.torch.endpoint import Endpoint
+        from serving_adapter.engines.torch.endpoint import Endpoint, PortError
         from serving_adapter.engines.torch.loading import ModelNotFoundError
         from serving_adapter.engines.torch.service import EngineService
     except ImportError as error:
@@ -88,33 +96,51 @@ def engine(
         max_requests=max_requests,
         max_context=max_context,
         profile=profile,
+        profile_seconds=profile_seconds,
     )
-    with output.err.status(f"loading {model} and measuring") if output.err.is_terminal else _nothing():
-        try:
-            built = build_engine(options, chosen, lambda identity: _adapter(settings, identity))
-        except (ModelNotFoundError, ValueError, RuntimeError) as error:
-            raise output.UsageError(str(error)) from error
-    service = EngineService(built)
+    if drafter != "none":
+        _refuse_taken(settings)
     with contextlib.ExitStack() as stack:
-        adapter = built.engine.adapter
-        if adapter is not None:
-            stack.callback(adapter.close)
-        if with_sidecar:
-            sidecar = Sidecar(settings)
-            sidecar.start()
-            stack.callback(sidecar.stop)
-        stop = stack.enter_context(stop_on_signal())
-        endpoint = Endpoint(service, host, port)  # before the engine starts: the port may be taken
-        service.start()
-        stack.callback(service.stop)
-        endpoint.start()
-        stack.callback(endpoint.stop)
+        try:
+            endpoint = Endpoint(None, host, port)  # before anything is loaded: the port may be taken
+            stack.callback(endpoint.stop)
+            with _told() as tell:
+                built = build_engine(options, chosen, lambda identity: _adapter(settings, identity), tell)
+            adapter = built.engine.adapter
+            if adapter is not None:
+                stack.callback(adapter.close)
+            service = EngineService(built)
+            if with_sidecar:
+                sidecar = Sidecar(settings)
+                sidecar.start()
+                stack.callback(sidecar.stop)
+            stop = stack.enter_context(stop_on_signal())
+            service.start()
+            stack.callback(service.stop)
+            endpoint.start(service)
+            stack.callback(endpoint.shut_down, grace_seconds)
+        except (ModelNotFoundError, PortError, ValueError, RuntimeError) as error:
+            raise output.UsageError(str(error)) from error
+        if not output.err.is_terminal:
+            output.err.print(f"listening on {host}:{endpoint.port}", markup=False, soft_wrap=True)
         output.out.print(f"serving {built.name} on http://{host}:{endpoint.port}/v1", markup=False)
         stop.wait()
     return 0
 
 
+def _refuse_taken(settings: Settings) -> None:
+    """Leave the ring of a running engine to it: taking it over would end that engine's telemetry."""
+    with contextlib.suppress(OSError):  # the adapter says what is wrong with it
+        ring = present_ring(settings.ring)
+        if ring is not None and ring.written:
+            raise output.UsageError(
+                f"--ring: {settings.ring} is written by a running engine (process {ring.writer}, replica "
+                f"{ring.text.replica}); end that one, or give this one a ring of its own"
+            )
+
+
 def _adapter(settings: Settings, identity: EngineIdentity) -> ServingAdapter:
+    _refuse_taken(settings)
     return ServingAdapter(
         identity,
         settings.deployment,
@@ -128,5 +154,11 @@ def _adapter(settings: Settings, identity: EngineIdentity) -> ServingAdapter:
     )
 
 
-def _nothing() -> contextlib.AbstractContextManager[None]:
-    return contextlib.nullcontext()
+@contextlib.contextmanager
+def _told() -> Iterator[Callable[[str], None]]:
+    """Give what tells of the start: in one place of a terminal, else line by line."""
+    if output.err.is_terminal:
+        with output.err.status("starting") as status:
+            yield status.update
+        return
+    yield lambda text: output.err.print(text, markup=False, soft_wrap=True)

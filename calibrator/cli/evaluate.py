@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from calibrator.cli import output
+from calibrator.cli import output, record_figures
 from calibrator.core.labels import EndOfSequence
 from calibrator.core.parameter_set import ParameterSet
+from calibrator.core.record import RecordFigure, figures_of_record
 from calibrator.core.report import PositionReport, mean_ece, position_report
 from calibrator.formats.temperatures import read_parameters
 from collectors.files import read_records
@@ -56,8 +57,9 @@ def evaluate(
 ) -> None:
     """Report calibration per draft position.
 
-    Truncated records with exploration give the inverse-propensity figure of record; truncated records
-    without exploration describe verified traffic only, and say so.
+    The figure of record takes the noise out and, on truncated records with exploration, is doubly robust;
+    beside it stands the plain ECE (inverse-propensity weighted there). Truncated records without exploration
+    describe verified traffic only, say so, and give bounds for the traffic.
 
     Examples:
 
@@ -73,7 +75,10 @@ def evaluate(
             f"{parameters}: temperatures: got {len(chosen.temperatures)} positions, "
             f"expected gamma = {rounds.gamma} as in the records"
         )
-    reports = position_report(chosen.survival(rounds), rounds, bins, rule)
+    survival = chosen.survival(rounds)
+    reports = position_report(survival, rounds, bins, rule)
+    records_of = figures_of_record(survival, rounds, bins, rule)
+    notes = [*notes, *record_figures.explore_notes(rounds)]
     for note in notes:
         output.print_note(note)
     if as_json:
@@ -84,29 +89,39 @@ def evaluate(
                 "bins": bins,
                 "mean_ece": mean_ece(reports),
                 "population": reports[0].population,
-                "positions": [dataclasses.asdict(r) for r in reports],
+                "mean_ece_of_record": record_figures.mean_of_record(records_of),
+                "positions": [
+                    dataclasses.asdict(r)
+                    | {"status": record_figures.status_of(r, f), "record": dataclasses.asdict(f)}
+                    for r, f in zip(reports, records_of, strict=True)
+                ],
                 "notes": list(notes),
             }
         )
         return
-    output.out.print(report_table(f"{len(rounds):,} rounds, {bins} bins", reports))
-    output.out.print(f"mean ECE {output.figure(mean_ece(reports))}   population: {reports[0].population}")
+    output.out.print(report_table(f"{len(rounds):,} rounds, {bins} bins", reports, records_of))
+    output.out.print(record_figures.record_table(reports, records_of))
+    output.out.print(
+        f"mean ECE of record {output.figure(record_figures.mean_of_record(records_of))}   "
+        f"plain {output.figure(mean_ece(reports))}   population: {reports[0].population}"
+    )
 
 
-def report_table(title: str, reports: list[PositionReport]) -> object:
+def report_table(title: str, reports: list[PositionReport], records: list[RecordFigure]) -> object:
     """Lay out one row per position."""
     f = output.figure
     return output.table(
         title,
         (
-            "pos", "n", "n_eff", "coverage", "predicted", "observed", "ECE", "floor", "gap",
+            "pos", "n", "n_eff", "coverage", "predicted", "observed", "plain ECE", "floor", "gap",
             "Brier", "log loss", "AUROC", "status",
         ),
         [
             (
                 str(r.position), f"{r.n:,}", f(r.n_eff, 0), f(r.coverage, 3), f(r.predicted), f(r.observed),
-                f(r.ece), f(r.noise_floor), f(r.gap), f(r.brier), f(r.log_loss), f(r.auroc, 3), r.status,
+                f(r.ece), f(r.noise_floor), f(r.gap), f(r.brier), f(r.log_loss),
+                f(r.auroc, 3), record_figures.status_of(r, record),
             )
-            for r in reports
+            for r, record in zip(reports, records, strict=True)
         ],
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -11,12 +12,14 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from calibrator.cli import output
+from calibrator.cli import output, record_figures
 from calibrator.cli.evaluate import AsJson, Bins, EndOption, Records, end_of_sequence
 from calibrator.core.candidate import ProposalOptions
+from calibrator.core.labels import EndOfSequence, at_risk, prefix_labels
 from calibrator.core.offline import OfflineFit, fit_offline
 from calibrator.core.parameter_set import ParameterSet
 from calibrator.core.proposal import Proposal, propose
+from calibrator.core.record import RecordFigure, figures_of_record
 from calibrator.core.report import PositionReport, mean_ece, position_report
 from calibrator.core.temperature import parse_grid
 from calibrator.formats.temperatures import FILE_FORMATS, encode_file, read_parameters
@@ -112,8 +115,16 @@ def fit(
         fitted: OfflineFit = fit_offline(rounds, options)
         chosen, statuses = fitted.parameters, fitted.statuses
         notes = (*read_notes, *fitted.notes)
-    before = position_report(ParameterSet.identity(rounds.gamma).survival(rounds), rounds, bins, rule)
-    after = position_report(chosen.survival(rounds), rounds, bins, rule)
+    notes = (*notes, *_nothing_learned(rounds, rule))
+    raw, calibrated = ParameterSet.identity(rounds.gamma).survival(rounds), chosen.survival(rounds)
+    before = position_report(raw, rounds, bins, rule)
+    after = position_report(calibrated, rounds, bins, rule)
+    record = tuple(figures_of_record(survival, rounds, bins, rule) for survival in (raw, calibrated))
+    notes = (*notes, *record_figures.explore_notes(rounds))
+    statuses = [
+        record_figures.status_of(a, f) if status == "ok" and a.population != "traffic" else status
+        for status, a, f in zip(statuses, after, record[1], strict=True)
+    ]
     if out is not None:
         document = _document(chosen, rounds, before, after, statuses, deployment)
         if chosen.form not in supported:
@@ -129,7 +140,22 @@ def fit(
         output.write_file(out, payload)
     for note in notes:
         output.print_note(note)
-    _print(rounds, chosen, before, after, statuses, proposal, notes, out, as_json)
+    _print(rounds, chosen, before, after, record, statuses, proposal, notes, out, as_json)
+
+
+def _nothing_learned(rounds: Rounds, rule: EndOfSequence) -> Sequence[str]:
+    """Say loudly when the labels cannot teach anything."""
+    seen = at_risk(rounds, rule)
+    if not seen.any():
+        return ("NOTHING WAS LEARNED: no position has a usable label; the parameters are those of the start",)
+    outcomes = np.unique(prefix_labels(rounds)[seen])
+    if len(outcomes) == 1:
+        outcome = "accepted" if outcomes[0] else "rejected"
+        return (
+            f"NOTHING WAS LEARNED: every label says {outcome}, and a fit needs both outcomes; positions "
+            "without both keep the parameters of the start (by default the identity)",
+        )
+    return ()
 
 
 def _refitted(
@@ -146,6 +172,7 @@ def _print(
     chosen: ParameterSet,
     before: Sequence[PositionReport],
     after: Sequence[PositionReport],
+    record: Sequence[Sequence[RecordFigure]],
     statuses: Sequence[str],
     proposal: Proposal | None,
     notes: Sequence[str],
@@ -160,6 +187,8 @@ def _print(
             "ece_before": b.ece,
             "ece_after": a.ece,
             "noise_floor": a.noise_floor,
+            "record_before": dataclasses.asdict(record[0][k]),
+            "record_after": dataclasses.asdict(record[1][k]),
             "n_eff": b.n_eff,
             "coverage": b.coverage,
             "status": statuses[k],
@@ -174,6 +203,8 @@ def _print(
         "offsets": chosen.offsets.tolist(),
         "mean_ece_before": mean_ece(before),
         "mean_ece_after": mean_ece(after),
+        "mean_ece_of_record_before": record_figures.mean_of_record(record[0]),
+        "mean_ece_of_record_after": record_figures.mean_of_record(record[1]),
         "population": before[0].population,
         "positions": positions,
         "notes": list(notes),
@@ -188,18 +219,23 @@ def _print(
         return
     f = output.figure
     columns = (
-        "pos", "temperature", "offset", "ECE before", "ECE after", "floor", "n_eff", "coverage", "status",
+        "pos", "temperature", "offset", "plain ECE before", "after", "floor",
+        "n_eff", "coverage", "status",
     )  # fmt: skip
     lines = [
         (
-            str(p["position"]), f(p["temperature"]), f(p["offset"]), f(p["ece_before"]), f(p["ece_after"]),
+            str(p["position"]), f(p["temperature"]), f(p["offset"]),
+            f(p["ece_before"]), f(p["ece_after"]),
             f(p["noise_floor"]), f(p["n_eff"], 0), f(p["coverage"], 3), p["status"],
         )
         for p in positions
     ]  # fmt: skip
     output.out.print(output.table(f"{len(rounds):,} rounds, form {chosen.form}", columns, lines))
+    output.out.print(record_figures.record_table(after, record[1], record[0]))
     output.out.print(
-        f"mean ECE {f(result['mean_ece_before'])} -> {f(result['mean_ece_after'])} on the fitted rows   "
+        f"mean ECE of record {f(result['mean_ece_of_record_before'])} -> "
+        f"{f(result['mean_ece_of_record_after'])}, plain {f(result['mean_ece_before'])} -> "
+        f"{f(result['mean_ece_after'])} on the fitted rows   "
         f"population: {result['population']}"
     )
     if proposal is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,9 @@ from calibrator.cli.evaluate import AsJson
 from calibrator.core.cost import CostCells, fit_curve
 from calibrator.formats.cost_files import encode_cost_curve
 from calibrator.formats.sglang_cost import encode_sglang_table
+from calibrator.formats.temperatures import FormatError
+from calibrator.formats.tensorrt_cost import encode_tensorrt_table
+from calibrator.formats.vllm_cost import VllmCurves
 from calibrator.store import Store, deployments, parameters
 from serving_adapter.contract import CostCurve
 from serving_adapter.engines.replay.cost import Machine
@@ -22,6 +26,12 @@ from serving_adapter.settings import load_settings
 from serving_adapter.step_cost import StepCost
 
 ENGINES = ("replay", "torch")
+_ENCODERS: dict[str, Callable[[StepCost], bytes]] = {
+    "sglang": encode_sglang_table,
+    "tensorrt-llm": encode_tensorrt_table,
+    "vllm": lambda cost: VllmCurves.from_step_cost(cost).encode(),
+}
+COST_FORMATS = ("native", *_ENCODERS)
 
 
 class ReplayTimer:
@@ -39,7 +49,7 @@ class ReplayTimer:
 def profile_engine(
     engine: Annotated[str, typer.Option(help="Engine binding: replay or torch.")] = "replay",
     out: Annotated[Path | None, typer.Option(help="Write the curve to this file.")] = None,
-    file_format: Annotated[str, typer.Option("--format", help="Of --out: native or sglang.")] = "native",
+    file_format: Annotated[str, typer.Option("--format", help="Of --out: native, sglang, tensorrt-llm or vllm.")] = "native",
     largest: Annotated[int, typer.Option(min=1, max=65536, help="Largest batch in tokens.")] = 256,
     budget: Annotated[float, typer.Option(min=0.1, help="Seconds that may be spent.")] = 60.0,
     repeats: Annotated[int, typer.Option(min=1, help="Times per size.")] = 15,
@@ -59,8 +69,8 @@ def profile_engine(
     """
     if engine not in ENGINES:
         raise output.UsageError(f"--engine: got {engine!r}, expected {', '.join(ENGINES)}")
-    if file_format not in ("native", "sglang"):
-        raise output.UsageError(f"--format: got {file_format!r}, expected native, sglang")
+    if file_format not in COST_FORMATS:
+        raise output.UsageError(f"--format: got {file_format!r}, expected {', '.join(COST_FORMATS)}")
     sizes = unseen_sizes(largest, None if deployment is None else _published(deployment))
     if not sizes:
         output.out.print("every size is measured already")
@@ -80,7 +90,10 @@ def profile_engine(
         cost = StepCost.from_curve(curve)
         if curve is None or cost is None or not fit.publishable:
             raise output.UsageError(f"{out}: not written: {'; '.join(fit.reasons) or 'no step was timed'}")
-        payload = encode_cost_curve(curve) if file_format == "native" else encode_sglang_table(cost)
+        try:
+            payload = encode_cost_curve(curve) if file_format == "native" else _ENCODERS[file_format](cost)
+        except FormatError as error:
+            raise output.UsageError(f"{out}: not written: {error}") from error
         output.write_file(out, payload)
     points: list[dict[str, Any]] = [
         {"batch_tokens": int(b), "seconds": float(s), "status": status, "n_eff": float(n)}

@@ -76,4 +76,11 @@ def migrated(store: Store, stop: threading.Event) -> bool:
         store.migrate()
         return True
 
-    return migrate() if store.dialect == "sqlite" else wait_for("database", migrate, stop) is not None
+    if store.dialect != "sqlite":
+        return wait_for("database", migrate, stop) is not None
+    try:
+        return migrate()
+    except StoreUnavailableError as error:
+        raise StoreUnavailableError(
+            f"DSPARK_DATABASE_URL: got the file {store.engine.url.database!r}: {error}"
+        ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import ipaddress
 import logging
 import socket
@@ -29,6 +30,8 @@ log = logging.getLogger(__name__)
 GOODBYE_SECONDS = 3
 """Requests under way at SIGTERM get this long."""
 WATCH_SECONDS = 0.05
+ANSWER_SECONDS = 1.0
+"""Somebody waits for the answer that a parameter store is asked for; twice, as a call is repeated once."""
 
 NO_TOKENS = (
     "--host: got {host}, which others can reach, and there is no token and no identity provider: make one "
@@ -86,7 +89,9 @@ def serve(
     ):
         parameter_store = None
         if migrated(store, stop):
-            parameter_store = wait_for("parameter_store", lambda: open_parameter_store(settings), stop)
+            parameter_store = wait_for(
+                "parameter_store", lambda: open_parameter_store(settings, ANSWER_SECONDS), stop
+            )
         if parameter_store is None:
             return 0  # stopped before its servers were there
         with contextlib.closing(parameter_store):
@@ -120,11 +125,18 @@ def _listener(settings: Settings) -> socket.socket:
     host, port = settings.listen_host, settings.listen_port
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-        return socket.create_server((host, port), family=family, backlog=2048)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise output.UsageError(
-            f"--port: got {host}:{port}, which cannot be listened on ({reason})"
+            f"--host: got {host!r}, expected a name or address of this machine ({reason})"
+        ) from error
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        option = "--host" if getattr(error, "errno", None) == errno.EADDRNOTAVAIL else "--port"
+        raise output.UsageError(
+            f"{option}: got {host}:{port}, which cannot be listened on ({reason})"
         ) from error
 
 

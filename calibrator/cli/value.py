@@ -11,6 +11,7 @@ import typer
 from calibrator.cli import output
 from calibrator.cli.evaluate import AsJson, Records
 from calibrator.core.bootstrap import Interval
+from calibrator.core.explored_share import explored_share
 from calibrator.core.value import PolicyValue, ValueReport, value_report
 from calibrator.core.value.batches import SCHEDULERS, SchedulerName
 from calibrator.formats.cost_files import read_cost
@@ -75,7 +76,9 @@ def value(
         report = value_report(rounds, cost.at, sets, loads, scheduler=chosen, resamples=resamples)
     except ValueError as error:
         raise output.UsageError(str(error)) from error
-    for note in (*notes, *report.notes):
+    explored = explored_share(rounds)
+    said = [*notes, *report.notes, *([explored.note] if explored.contradicted else [])]
+    for note in said:
         output.print_note(note)
     if as_json:
         output.print_json(
@@ -84,7 +87,7 @@ def value(
                 "requests": report.requests,
                 "scheduler": chosen,
                 "values": [dataclasses.asdict(v) | {"wasted": v.wasted} for v in report.values],
-                "notes": [*notes, *report.notes],
+                "notes": said,
             }
         )
         return

@@ -162,6 +162,11 @@ def ratio_mean(sums: ArmSums, numerator: str, denominator: str, less: str | None
     """Mean of ``numerator`` (less ``less``) per ``denominator``; None where there is nothing.
 
     The variance is that of a ratio of sums over random groups.
+
+    >>> rounds = Rounds.build(np.zeros((4, 1)), [1, 0, 1, 1], request=[1, 2, 3, 4])
+    >>> half = np.full((4, 1), 0.5)
+    >>> ratio_mean(fold_rounds(rounds, half, half), "accepted", "rounds").value
+    0.75
     """
     total = sums.per_group(numerator)
     if less is not None:

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
-from calibrator.core.ece import bin_index
+from calibrator.core.clusters import MIN_REQUESTS, labelled_requests, t_widening
+from calibrator.core.ece import bin_index, check_outcomes
 
 Float = NDArray[np.float64]
 SPARSE_REQUESTS = 2000
@@ -20,7 +21,7 @@ SPARSE_REQUESTS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate and its interval; None where undefined."""
+    """An estimate and its interval; None where undefined, or from fewer than ``MIN_REQUESTS`` requests."""
 
     estimate: float | None
     low: float | None
@@ -131,7 +132,13 @@ def ece_interval(
     """Bootstrap the mean ECE over positions and every position's; parameters of :func:`resampled_ece`.
 
     ECE is biased upwards by noise and more so in a resample: the interval is the percentile interval
-    shifted so that its median is the estimate (bias-corrected first order), floored at 0.
+    shifted so that its median is the estimate (bias-corrected first order), floored at 0. With few requests
+    it is wider by Student's t and CR1's factor; with fewer than ``MIN_REQUESTS`` there is none.
+
+    Raises
+    ------
+    ValueError
+        For a prediction outside [0, 1] or not a number, or a label outside [0, 1] where there is weight.
 
     >>> rng = np.random.default_rng(0)
     >>> a = rng.random((4000, 1))
@@ -139,11 +146,16 @@ def ece_interval(
     >>> interval.low < interval.estimate < interval.high
     True
     """
+    check_outcomes(predicted, labels, weights)
+    each, together = _requests(request, predicted, weights)
     counts = resample_counts(len(np.unique(np.asarray(request))), resamples, seed)
     per_position = resampled_ece(predicted, labels, request, bins, counts, weights, mass)
     return EceInterval(
-        _interval(_mean(per_position), confidence, floor=0.0),
-        tuple(_interval(column, confidence, floor=0.0) for column in per_position.T),
+        _interval(_mean(per_position), confidence, together, floor=0.0),
+        tuple(
+            _interval(column, confidence, n, floor=0.0)
+            for column, n in zip(per_position.T, each, strict=True)
+        ),
     )
 
 
@@ -172,8 +184,11 @@ def ece_difference(
     counts = resample_counts(len(np.unique(np.asarray(request))), resamples, seed)
     first = resampled_ece(before, labels, request, bins, counts, weights, mass)
     second = resampled_ece(after, labels, request, bins, counts, weights, mass)
-    mean = _interval(_mean(second - first), confidence)
-    positions = tuple(_interval(column, confidence) for column in (second - first).T)
+    each, together = _requests(request, before, weights)
+    mean = _interval(_mean(second - first), confidence, together)
+    positions = tuple(
+        _interval(column, confidence, n) for column, n in zip((second - first).T, each, strict=True)
+    )
     return EceDifference(mean.estimate, mean.low, mean.high, positions)
 
 
@@ -197,12 +212,20 @@ def _mean(per_position: Float) -> Float:
     return mean
 
 
-def _interval(figures: Float, confidence: float, floor: float = -np.inf) -> Interval:
+def _requests(request: ArrayLike, like: ArrayLike, weights: ArrayLike | None) -> tuple[list[int], int]:
+    """Requests with labels, position by position and at any."""
+    mask = np.ones(np.shape(like), dtype=np.bool_) if weights is None else np.asarray(weights) > 0
+    each = [int(n) for n in labelled_requests(request, mask)]
+    return each, int(labelled_requests(request, mask.any(axis=1, keepdims=True))[0])
+
+
+def _interval(figures: Float, confidence: float, requests: int, floor: float = -np.inf) -> Interval:
     estimate, drawn = float(figures[0]), figures[1:]
     drawn = drawn[~np.isnan(drawn)]
-    if np.isnan(estimate) or len(drawn) < 2:
+    if np.isnan(estimate) or len(drawn) < 2 or requests < MIN_REQUESTS:
         return Interval(None if np.isnan(estimate) else estimate, None, None)
     tail = 0.5 * (1.0 - confidence)
     low, middle, high = (float(q) for q in np.quantile(drawn, (tail, 0.5, 1.0 - tail)))
-    shift = estimate - middle
-    return Interval(estimate, max(low + shift, floor), max(high + shift, floor))
+    wider = t_widening(confidence, requests) * float(np.sqrt(requests / (requests - 1)))
+    low, high = estimate + wider * (low - middle), estimate + wider * (high - middle)
+    return Interval(estimate, max(low, floor), max(high, floor))

@@ -107,7 +107,12 @@ class Decision:
 
 
 def judge_shadow(shadow: ArmSums, rules: Rules) -> Decision:
-    """Decide on a candidate that was scored on everybody's rows and applied nowhere."""
+    """Decide on a candidate that was scored on everybody's rows and applied nowhere.
+
+    >>> decision = judge_shadow(ArmSums.zeros(), Rules())
+    >>> decision.action, decision.reason
+    ('wait', '0 of 1000 rounds')
+    """
     calibration = _calibration(shadow, rules)
     wanted = max(1, rules.shadow_rounds)
     return _decide((calibration,), int(shadow.total("rounds")), wanted)

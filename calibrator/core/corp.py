@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import isotonic_regression
 
+from calibrator.core.ece import check_outcomes
+
 Float = NDArray[np.float64]
 
 CELLS = 2000
@@ -72,6 +74,7 @@ def corp_curve(
     for name, array in (("labels", y), ("weights", w)):
         if array.shape != a.shape:
             raise ValueError(f"{name}: got shape {array.shape}, expected {a.shape}, one per prediction")
+    check_outcomes(a, y, w)
     used = w > 0
     if not used.any():
         return None

@@ -43,6 +43,7 @@ def debiased_ece(
     confidence: float = 0.95,
     draws: int = 1000,
     seed: int = 0,
+    widening: float = 1.0,
 ) -> DebiasedEce:
     """Estimate ``sum share * |gap|`` from gaps with errors.
 
@@ -59,6 +60,8 @@ def debiased_ece(
         alone.
     confidence, draws, seed
         Of the interval, by simulated readings.
+    widening
+        Of the interval, at least 1: the covariance is itself estimated, from few requests.
 
     >>> rng = np.random.default_rng(0)
     >>> x, shares, covariance = np.linspace(0.025, 0.975, 20), np.full(20, 0.05), np.eye(20) * 0.05**2
@@ -92,6 +95,13 @@ def debiased_ece(
             for error in errors
         ]
     )
+    if widening > 1.0:
+        # More noise moves folded readings up as well as apart: each end takes the wider of the two.
+        for i, error in enumerate(errors):
+            far = (share * np.abs(error * unit + widening * gap_noise)).sum(axis=1)
+            low_level, high_level = np.quantile(far, (tail, 1.0 - tail))
+            levels[i, 0] = min(levels[i, 0], low_level)
+            levels[i, 2] = max(levels[i, 2], high_level)
     levels = np.maximum.accumulate(levels, axis=0)
     high, middle, low = (float(np.interp(reading, levels[:, i], errors)) for i in range(3))
     return DebiasedEce(middle, low, high)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calibrator.core.clusters import t_widening
 from calibrator.core.debiased_ece import DebiasedEce, debiased_ece
 from calibrator.core.ece import bin_index
 from calibrator.core.expected_labels import expect
@@ -71,10 +72,19 @@ class ResidualTable:
         """Mean prediction less mean label over the traffic: above 0 is overconfident."""
         return float((self.mass * self.gap).sum())
 
-    def debiased(self, confidence: float = 0.95, seed: int = 0) -> DebiasedEce:
-        """ECE with the noise taken out, and its interval: the figure of record."""
+    def debiased(self, confidence: float = 0.95, seed: int = 0, requests: int | None = None) -> DebiasedEce:
+        """ECE with the noise taken out, and its interval: the figure of record.
+
+        ``requests`` that bear labels widen the interval to that of Student's t; None: as if many.
+        """
         return debiased_ece(
-            self.predicted, self.mass, self.gap, self.covariance, confidence=confidence, seed=seed
+            self.predicted,
+            self.mass,
+            self.gap,
+            self.covariance,
+            confidence=confidence,
+            seed=seed,
+            widening=1.0 if requests is None else t_widening(confidence, requests),
         )
 
     @property

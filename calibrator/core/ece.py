@@ -26,6 +26,30 @@ def bin_index(values: ArrayLike, bins: int) -> NDArray[np.int64]:
     return np.clip(index, 0, bins - 1)
 
 
+def check_outcomes(predicted: ArrayLike, labels: ArrayLike, weights: ArrayLike | None = None) -> None:
+    """Refuse predictions that are no probabilities, and labels that are none where there is weight.
+
+    Raises
+    ------
+    ValueError
+        Naming the value.
+
+    >>> check_outcomes([0.5, 1.5], [0, 1])
+    Traceback (most recent call last):
+    ValueError: predicted: got 1.5, expected [0, 1]
+    """
+    a, y = np.asarray(predicted, dtype=np.float64), np.asarray(labels, dtype=np.float64)
+    used = np.ones(y.shape, dtype=np.bool_) if weights is None else np.asarray(weights) > 0
+    wrong = ~((a >= 0) & (a <= 1))
+    if wrong.any():
+        raise ValueError(f"predicted: got {a[wrong][0]}, expected [0, 1]")
+    if used.shape != y.shape:
+        raise ValueError(f"weights: got shape {used.shape}, expected {y.shape}")
+    wrong = used & ~((y >= 0) & (y <= 1))
+    if wrong.any():
+        raise ValueError(f"labels: got {y[wrong][0]}, expected 0 or 1, or a probability between")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Reliability:
     """A reliability diagram of one position as sums per bin; every array has shape ``[bins]``.

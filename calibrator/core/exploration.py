@@ -18,6 +18,9 @@ Float = NDArray[np.float64]
 MARGIN = 1.25
 """Effective labels to keep when the probability is lowered, relative to those a figure needs."""
 
+START = 0.01
+"""What a probability rises to from nothing, where the floor is nothing too."""
+
 HUNGRY: tuple[Status, ...] = ("insufficient", "censored")
 
 
@@ -115,6 +118,11 @@ def decide_exploration(
     rules
         See :class:`ExplorationRules`.
 
+    Raises
+    ------
+    ValueError
+        For a number that is none, or negative; naming it.
+
     >>> decide_exploration(0.01, ["ok", "censored"]).explore
     0.02
     >>> decide_exploration(0.04, ["ok", "ok"]).explore
@@ -125,6 +133,15 @@ def decide_exploration(
     ExplorationDecision(explore=0.0, reason='saturated: 99 % of capacity in use')
     """
     rules = rules or ExplorationRules()
+    _check_numbers(
+        current=current,
+        extra_per_round=extra_per_round,
+        verified_per_round=verified_per_round,
+        saturation=saturation,
+        before_saturation=before_saturation,
+    )
+    for each in n_eff or ():
+        _check_numbers(n_eff=each)
     resting = current <= 0.0
     if saturation is not None:
         limit = rules.resume_below if resting else rules.saturated_above
@@ -133,16 +150,17 @@ def decide_exploration(
                 0.0, f"saturated: {saturation:.0%} of capacity in use".replace("%", " %")
             )
     bound, bounded = rules.ceiling, "the ceiling"
-    if extra_per_round > 0.0 and verified_per_round > 0.0:
+    if extra_per_round > 0.0:
         budget = rules.max_extra_share * verified_per_round / extra_per_round
         if budget < bound:
             bound, bounded = budget, f"the budget of {rules.max_extra_share:.0%} more verified tokens"
     base = before_saturation if resting and before_saturation is not None else current
     hungry = [k for k, status in enumerate(statuses, start=1) if status in HUNGRY]
     if hungry:
-        wanted = max(base, rules.floor) * (1.0 if resting else rules.step)
+        wanted = max(base, rules.floor) * (1.0 if resting else rules.step) or START
         names = ", ".join(str(k) for k in hungry)
-        reason = f"raised: position {names} {'is' if len(hungry) == 1 else 'are'} not known well enough"
+        raised = "raised: " if min(wanted, bound) > current else ""
+        reason = f"{raised}position {names} {'is' if len(hungry) == 1 else 'are'} not known well enough"
     else:
         wanted = max(rules.floor, base / rules.step)
         reason = "every position is known well enough"
@@ -152,6 +170,12 @@ def decide_exploration(
     if wanted > bound:
         return ExplorationDecision(bound, f"{reason}; held at {bounded}")
     return ExplorationDecision(wanted, reason)
+
+
+def _check_numbers(**values: float | None) -> None:
+    for name, number in values.items():
+        if number is not None and not (np.isfinite(number) and number >= 0.0):
+            raise ValueError(f"{name}: got {number}, expected a number of at least 0")
 
 
 def trimmed_tokens(rounds: Rounds, sample_weights: ArrayLike | None = None) -> tuple[float, float]:

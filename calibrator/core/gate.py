@@ -82,6 +82,12 @@ def gate_likelihood(
     verified
         Labelled positions, shape ``[rows, gamma]``: behind one that is always rejected a position is never
         at risk, and yet not ``censored``, since its label is known to be 0.
+
+    >>> labels, seen = np.array([[1], [0]] * 200, dtype=np.uint8), np.ones((400, 1), dtype=np.bool_)
+    >>> gate_likelihood(labels, seen, np.ones(400), GateRules())[0].allowed
+    True
+    >>> gate_likelihood(labels[:9], seen[:9], np.ones(9), GateRules())[0].reasons[0]
+    'n_eff 9, needs 300'
     """
     gates = []
     for k in range(labels.shape[1]):

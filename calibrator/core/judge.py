@@ -6,6 +6,8 @@ Two figures, both with intervals from whole requests:
 * the difference in conditional log loss over at-risk positions, which needs no weights and stays valid
   on truncated traffic because the scheduler decides from the logits alone.
 
+Where rows contradict the exploration that they claim, the first is left undefined.
+
 Better means that one of the two excludes zero and the other does not speak against it.
 """
 
@@ -15,10 +17,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
-from calibrator.core.bootstrap import ece_difference
+from calibrator.core.bootstrap import EceDifference, ece_difference
+from calibrator.core.clusters import MIN_REQUESTS, t_quantile
 from calibrator.core.expected_labels import expected_labels
+from calibrator.core.explored_share import explored_share
 from calibrator.core.labels import EndOfSequence, at_risk, prefix_labels
 from calibrator.core.population import figure_weights, population_of
 from serving_adapter.contract import Rounds
@@ -96,6 +99,8 @@ def judge(
         confidence=confidence,
         seed=seed,
     )
+    if explored_share(rounds).contradicted:
+        difference = EceDifference(None, None, None, ())
     loss, low, high, requests = _log_loss_difference(
         rounds, before, after, weights, end_of_sequence, confidence
     )
@@ -122,16 +127,21 @@ def _log_loss_difference(
     seen = at_risk(rounds, end_of_sequence)
     labels = prefix_labels(rounds).astype(np.float64)
     change = (_conditional_loss(after, labels) - _conditional_loss(before, labels)) * seen * weights[:, None]
-    _, request = np.unique(rounds.request, return_inverse=True)
+    _, every = np.unique(rounds.request, return_inverse=True)
+    present = np.bincount(every, (seen * weights[:, None]).sum(axis=1)) > 0
+    index = np.cumsum(present) - 1
+    request = np.where(present[every], index[every], 0)  # those without a label add nothing
     total = np.bincount(request, change.sum(axis=1))
     size = np.bincount(request, (seen * weights[:, None]).sum(axis=1))
-    requests = len(total)
-    if size.sum() <= 0 or requests < 2:
+    requests = int(present.sum())
+    if size.sum() <= 0:
         return None, None, None, requests
     mean = float(total.sum() / size.sum())
+    if requests < MIN_REQUESTS:
+        return mean, None, None, requests
     residual = total - mean * size
     spread = requests / (requests - 1) * float((residual**2).sum())
-    half = float(ndtri(0.5 + confidence / 2)) * np.sqrt(spread) / float(size.sum())
+    half = t_quantile(confidence, requests) * np.sqrt(spread) / float(size.sum())
     return mean, mean - half, mean + half, requests
 
 

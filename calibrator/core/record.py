@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtri
 
+from calibrator.core.clusters import MIN_REQUESTS, labelled_requests, t_quantile
 from calibrator.core.doubly_robust import ResidualTable, doubly_robust
-from calibrator.core.labels import EndOfSequence, drafted, included
+from calibrator.core.explored_share import explored_share
+from calibrator.core.labels import EndOfSequence, drafted, included, positions
 from calibrator.core.population import Population, population_of
 from calibrator.core.propensity import clipped_mass, inclusion_weights, kish
 from calibrator.core.status import Status
@@ -20,10 +21,17 @@ Float = NDArray[np.float64]
 MIN_LABELS = 100.0
 """Fewer effective labels than this: ``insufficient``. Each is worth more here than in a plain mean."""
 
+MIN_EXPLORED = 300.0
+"""Fewer effective explored labels than this: ``insufficient`` where the figure rests on exploration. With
+fewer, the ECE is off by more than its noise lets show (docs/statistics.md)."""
+
+MAX_TRIMMED = 0.1
+"""Share of the traffic trimmed from which a figure rests on exploration."""
+
 
 @dataclass(frozen=True, slots=True)
 class RecordFigure:
-    """One position; undefined figures are None.
+    """One position; undefined figures are None, as are intervals from under ``MIN_REQUESTS`` requests.
 
     Attributes
     ----------
@@ -39,7 +47,7 @@ class RecordFigure:
     squared_error
         Debiased squared calibration error; may be negative.
     n_eff
-        Kish's effective number of inverse-propensity weighted labels.
+        Kish's effective number of inverse-propensity weighted labels; rows, not requests.
     clipped
         Share of inverse-propensity weight that clipping took away.
     corrected
@@ -47,7 +55,14 @@ class RecordFigure:
         outcome model alone.
     population
         Whom labels can speak for. Where that is ``verified traffic only`` there is no figure of record:
-        the figures are None and :func:`calibrator.core.report.position_report` has the bounds.
+        the figures are None, :func:`calibrator.core.report.position_report` has the bounds, and a position
+        of which some was trimmed is ``censored``.
+    requests
+        Requests with a label at this position.
+    explored
+        Effective number of labels behind the schedule, of exploration.
+    rests_on_exploration
+        Whether more than ``MAX_TRIMMED`` of the traffic was trimmed.
     """
 
     position: int
@@ -65,6 +80,15 @@ class RecordFigure:
     corrected: float
     status: Status
     population: Population
+    requests: int = 0
+    explored: float = 0.0
+    rests_on_exploration: bool = False
+
+    @property
+    def enough(self) -> float:
+        """Labels relative to those a figure needs; below 1 it is ``insufficient``."""
+        labels = self.n_eff / MIN_LABELS
+        return min(labels, self.explored / MIN_EXPLORED) if self.rests_on_exploration else labels
 
 
 def figures_of_record(
@@ -103,13 +127,24 @@ def figures_of_record(
     lost = clipped_mass(rounds, end_of_sequence, clip)
     seen = included(rounds, end_of_sequence).sum(axis=0)
     inside = drafted(rounds, end_of_sequence).sum(axis=0)
+    requests = labelled_requests(rounds.request, weights > 0)
+    behind = drafted(rounds, end_of_sequence) & (positions(rounds) > rounds.scheduled[:, None])
+    trimmed = (behind * rows[:, None]).sum(axis=0)
+    traffic = (drafted(rounds, end_of_sequence) * rows[:, None]).sum(axis=0)
+    explored = kish(np.where(behind & (weights > 0), rows[:, None], 0.0))
+    contradicted = explored_share(rounds).contradicted
     figures = []
     for k, table in enumerate(tables):
         n_eff = float(kish(weights[:, k]))
+        rests = bool(trimmed[k] > MAX_TRIMMED * traffic[k])
+        lacking = n_eff < MIN_LABELS or requests[k] < MIN_REQUESTS
+        lacking |= rests and bool(explored[k] < MIN_EXPLORED)
         status: Status = "ok"
         if not seen[k]:
             status = "censored" if inside[k] else "insufficient"
-        elif n_eff < MIN_LABELS:
+        elif population != "traffic" and table.corrected < 1.0 - 1e-12:
+            status = "censored"
+        elif lacking or (contradicted and trimmed[k] > 0):
             status = "insufficient"
         defined = population == "traffic" and bool(table.mass.any()) and bool(seen[k])
         figures.append(
@@ -122,6 +157,9 @@ def figures_of_record(
                 population,
                 confidence,
                 table,
+                int(requests[k]),
+                float(explored[k]),
+                rests,
             )
         )
     return figures
@@ -136,6 +174,9 @@ def _figure(
     population: Population,
     confidence: float,
     source: ResidualTable,
+    requests: int,
+    explored: float,
+    rests: bool,
 ) -> RecordFigure:
     if table is None:
         return RecordFigure(
@@ -154,23 +195,30 @@ def _figure(
             corrected=source.corrected,
             status=status,
             population=population,
+            requests=requests,
+            explored=explored,
+            rests_on_exploration=rests,
         )
-    ece = table.debiased(confidence, seed=position)
-    half = float(ndtri(0.5 + confidence / 2)) * table.mean_gap_standard_error
+    sure = requests >= MIN_REQUESTS
+    ece = table.debiased(confidence, seed=position, requests=requests if sure else None)
+    half = t_quantile(confidence, requests) * table.mean_gap_standard_error if sure else 0.0
     return RecordFigure(
         position=position,
         ece=ece.estimate,
-        ece_low=ece.low,
-        ece_high=ece.high,
+        ece_low=ece.low if sure else None,
+        ece_high=ece.high if sure else None,
         plain_ece=table.ece,
         noise_floor=table.noise_floor,
         gap=table.mean_gap,
-        gap_low=table.mean_gap - half,
-        gap_high=table.mean_gap + half,
+        gap_low=table.mean_gap - half if sure else None,
+        gap_high=table.mean_gap + half if sure else None,
         squared_error=table.debiased_squared_error,
         n_eff=n_eff,
         clipped=clipped,
         corrected=source.corrected,
         status=status,
         population=population,
+        requests=requests,
+        explored=explored,
+        rests_on_exploration=rests,
     )

@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrator.core.auroc import auroc, binned_auroc
+from calibrator.core.clusters import MIN_REQUESTS, labelled_requests
 from calibrator.core.ece import Reliability, ece_bounds, reliability
-from calibrator.core.labels import EndOfSequence, drafted, included, prefix_labels
+from calibrator.core.explored_share import explored_share
+from calibrator.core.labels import EndOfSequence, drafted, included, positions, prefix_labels
 from calibrator.core.population import (
     Population,
     figure_weights,
@@ -63,7 +65,9 @@ class PositionReport:
         Share of the traffic that lies in bins with labels; the figures describe that share.
     status
         ``censored``: drafted and never verified. ``insufficient``: fewer than ``MIN_LABELS`` effective
-        labels. ``degenerate``: all labels equal. Else ``ok``.
+        labels, or from rows: labels of fewer than ``MIN_REQUESTS`` requests, or figures that rest on an
+        exploration which the rows contradict (:mod:`calibrator.core.explored_share`). ``degenerate``:
+        all labels equal. Else ``ok``.
     population
         Whom the figures describe.
     """
@@ -137,6 +141,9 @@ def position_report(
     population = population_of(rounds, end_of_sequence)
     weights, mass = (part * rows[:, None] for part in figure_weights(rounds, end_of_sequence, clip))
     bounds = None if population == "traffic" else label_bounds(rounds, end_of_sequence)
+    few = labelled_requests(rounds.request, weights > 0) < MIN_REQUESTS
+    if population == "traffic" and explored_share(rounds).contradicted:
+        few |= (inside & (positions(rounds) > rounds.scheduled[:, None])).any(axis=0)
     return [
         _one_position(
             k + 1,
@@ -149,6 +156,7 @@ def position_report(
             int(inside[:, k].sum()),
             population,
             None if bounds is None else (bounds[0][:, k], bounds[1][:, k], (inside * rows[:, None])[:, k]),
+            bool(few[k]),
         )
         for k in range(rounds.gamma)
     ]
@@ -217,6 +225,7 @@ def _one_position(
     traffic: int,
     population: Population,
     missing: tuple[Float, Float, Float] | None,
+    few: bool,
 ) -> PositionReport:
     seen = weights > 0
     a, y, w = predicted[seen], labels[seen], weights[seen]
@@ -238,6 +247,7 @@ def _one_position(
         area_binned=binned_auroc(fine.accepted_sum, fine.weight - fine.accepted_sum),
         population=population,
         bounds=bounds,
+        few=few,
     )
 
 
@@ -257,6 +267,7 @@ def _assemble(
     area_binned: float | None,
     population: Population,
     bounds: tuple[float, float] | None = None,
+    few: bool = False,
 ) -> PositionReport:
     """Divide sums by the total weight and name the status."""
 
@@ -267,7 +278,7 @@ def _assemble(
     status: Status = "ok"
     if total <= 0:
         status = "censored" if traffic > 0 else "insufficient"
-    elif n_eff < MIN_LABELS:
+    elif n_eff < MIN_LABELS or few:
         status = "insufficient"
     elif observed <= 0 or observed >= total * (1.0 - 1e-12):
         status = "degenerate"

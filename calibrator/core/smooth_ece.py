@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.fft import dct, idct
 
+from calibrator.core.ece import check_outcomes
+
 Float = NDArray[np.float64]
 
 GRID = 2048
@@ -80,6 +82,7 @@ def _residuals(predicted: ArrayLike, labels: ArrayLike, weights: ArrayLike | Non
     for name, array in (("labels", y), ("weights", w)):
         if array.shape != a.shape:
             raise ValueError(f"{name}: got shape {array.shape}, expected {a.shape}, one per prediction")
+    check_outcomes(a, y, w)
     total = float(w.sum())
     if total <= 0:
         return None

@@ -52,8 +52,8 @@ class LedgerFigures:
     Parameters
     ----------
     time_per_token
-        Seconds of drafting and verifying per accepted draft token, all requests together. Where the
-        engine does not tell these apart, seconds of steps.
+        Seconds of drafting and verifying per accepted draft token, all requests together. Where some
+        step does not tell these apart, seconds of whole steps, of all of them.
     draft_share
         Share of the time that went into drafting, None where the engine does not tell.
     wasted
@@ -102,7 +102,14 @@ class LedgerSums:
 
     @classmethod
     def fold(cls, rounds: Rounds, steps: Steps) -> Self:
-        """Enter the rounds and steps of one message of a replica (:func:`fold_ledger`)."""
+        """Enter the rounds and steps of one message of a replica (:func:`fold_ledger`).
+
+        >>> rounds = Rounds.build([[0.0] * 4] * 2, [1, 3], verified=[4, 4])
+        >>> steps = Steps.build(step_seconds=[0.5], batch_tokens=10, requests=2, rows=2)
+        >>> figures = LedgerSums.fold(rounds, steps).figures()
+        >>> figures.tokens_per_second, figures.time_per_token, figures.wasted
+        (12.0, 0.125, 0.5)
+        """
         both = fold_ledger([LedgerEntry(rounds, steps)])
         return cls(both.loads, both.sums)
 
@@ -275,7 +282,7 @@ def _figures(load: int | None, row: Integers) -> LedgerFigures:
         steps=at["steps"],
         rounds=at["rounds"],
         requests=users or 0.0,
-        time_per_token=_ratio(seconds["spent_seconds"], at["scaled_accepted"] / UNIT),
+        time_per_token=_ratio(_spent(at) / UNIT, at["scaled_accepted"] / UNIT),
         draft_share=_ratio(seconds["draft_seconds"], working),
         wasted=_ratio(at["verified"] - at["accepted"], at["verified"]),
         accepted_length=_ratio(at["accepted"], at["rounds"]),
@@ -284,6 +291,17 @@ def _figures(load: int | None, row: Integers) -> LedgerFigures:
         tokens_per_second=rate,
         tokens_per_second_per_user=None if rate is None or not users else rate / users,
     )
+
+
+def _spent(at: dict[str, int]) -> int:
+    """Time of drafting and verifying where every step tells it, else of whole steps: never a mixture.
+
+    Steps that do not tell add their whole time to ``spent_seconds`` and nothing to the two parts; of what is
+    told, only that of steps without a reported round may be missing there.
+    """
+    rounding = 2 * at["steps"]
+    told = at["spent_seconds"] <= at["draft_seconds"] + at["verify_seconds"] + rounding
+    return at["spent_seconds"] if told else at["reported_seconds"]
 
 
 def _ratio(part: float, whole: float) -> float | None:

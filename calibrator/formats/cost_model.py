@@ -23,6 +23,10 @@ MIN_RISE = 0.001
 """A table that rises less from its first to its last size can never trim."""
 
 
+MAX_LOOKUP_TOKENS = 1_000_000
+"""Largest size of a table that is looked up without interpolation, in batch tokens."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class CostModel:
     """``seconds(R, B) = by_tokens(B) + by_requests(R)``; the second part linear, ends clamped.
@@ -49,7 +53,7 @@ class CostModel:
     def at(self, requests: int) -> StepCost:
         """What schedulers look up while that many requests run."""
         base = self.by_tokens
-        return StepCost(base.batch_tokens, base.at_sizes + self._extra(requests), base.interpolation)
+        return StepCost(base.batch_tokens, base.at_sizes + self._extra(requests), base.interpolation, base.clamped)
 
     def _extra(self, requests: int) -> float:
         if not len(self.requests):
@@ -76,24 +80,36 @@ def plateaus(cost: StepCost, largest: int, max_entries: int) -> tuple[NDArray[np
     First size of each run, and the time of its last, that is slowest, size: a lookup never promises more
     than the curve. Runs end where times have risen by the same small share; by none at all when there
     are few enough different times, and then the lookup is exact.
+
+    Raises
+    ------
+    FormatError
+        A largest size beyond :data:`MAX_LOOKUP_TOKENS`.
     """
+    if largest > MAX_LOOKUP_TOKENS:
+        raise FormatError(
+            f"got sizes up to {largest} batch tokens, a table for lookups without interpolation holds at most "
+            f"{MAX_LOOKUP_TOKENS}: no engine runs such a batch"
+        )
     every = np.arange(1, largest + 1)
     seconds = cost.seconds(every)
     tolerance = 0.0
-    starts = _runs(seconds, tolerance)
+    starts = np.flatnonzero(np.append(True, seconds[1:] > seconds[:-1]))
     while len(starts) > max_entries:
         tolerance = max(2 * tolerance, 1e-4)
-        starts = _runs(seconds, tolerance)
+        starts = _runs(seconds, tolerance, max_entries)
     return every[starts], seconds[np.append(starts[1:], largest) - 1]
 
 
-def _runs(seconds: Float, tolerance: float) -> NDArray[np.int64]:
+def _runs(seconds: Float, tolerance: float, most: int) -> NDArray[np.int64]:
+    """First index of each run; more than ``most`` are not looked for."""
     starts, at = [0], 0
-    while True:
+    while len(starts) <= most:
         at = int(np.searchsorted(seconds, seconds[at] * (1 + tolerance), side="right"))
         if at >= len(seconds):
-            return np.array(starts, dtype=np.int64)
+            break
         starts.append(at)
+    return np.array(starts, dtype=np.int64)
 
 
 def read_numbers(where: str, content: dict[str, object], name: str, count: int | None = None) -> list[float]:
@@ -132,6 +148,7 @@ def checked_cost(
     interpolation: Interpolation = "linear",
     *,
     flat_allowed: bool = False,
+    clamped: bool = False,
 ) -> StepCost:
     """Build the cost that a file claims, if it can be one.
 
@@ -157,6 +174,6 @@ def checked_cost(
             "no scheduler can trim by it"
         )
     try:
-        return StepCost(list(sizes), highest, interpolation)
+        return StepCost(list(sizes), highest, interpolation, clamped)
     except ContractError as error:
         raise FormatError(f"{where}: {error}") from error

@@ -64,11 +64,11 @@ def check_records(
             f"{where}: position {constant[0] + 1} has the logit {z[0, constant[0]]:g} in every round: "
             "a placeholder, not a confidence"
         )
-    grain = _grain(z)
-    if grain.max() - grain.min() >= COARSE_BITS:
+    bits = grain(z)
+    if bits.max() - bits.min() >= COARSE_BITS:
         raise FormatError(
-            f"{where}: position {np.argmin(grain) + 1} is {grain.max() - grain.min()} bits finer than "
-            f"position {np.argmax(grain) + 1}: some positions were divided by a temperature"
+            f"{where}: position {np.argmin(bits) + 1} is {bits.max() - bits.min()} bits finer than "
+            f"position {np.argmax(bits) + 1}: some positions were divided by a temperature"
         )
     _check_trimmed(mask, where)
 
@@ -89,7 +89,7 @@ def _check_trimmed(mask: NDArray[np.float64], where: str) -> None:
             return
 
 
-def _grain(logits: NDArray[np.float64]) -> NDArray[np.int64]:
+def grain(logits: NDArray[np.float64]) -> NDArray[np.int64]:
     """Trailing zero bits that nearly all float32 mantissas of a position have, shape ``[gamma]``."""
     bits = logits.astype(np.float32).view(np.uint32)
     zeros = np.full(bits.shape, 23, dtype=np.int64)

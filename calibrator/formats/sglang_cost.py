@@ -98,7 +98,7 @@ def decode_sglang_table(where: str, content: dict[str, Any]) -> CostModel:
     seconds = [1.0 / rate for rate in rates]
     if largest > sizes[-1] and len(sizes) > 1:
         sizes, seconds = [*sizes, largest], [*seconds, seconds[-1]]
-    return CostModel.of(checked_cost(where, sizes, seconds, "floor"))
+    return CostModel.of(checked_cost(where, sizes, seconds, "floor", clamped=True))
 
 
 def decode_sglang_additive(where: str, content: dict[str, Any]) -> CostModel:

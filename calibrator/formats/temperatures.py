@@ -100,9 +100,9 @@ def decode_parameters(where: str, payload: bytes) -> ParameterSet:
         except ContractError as error:
             raise FormatError(f"{where}: {error}") from error
         return ParameterSet.of(document)
-    for name in ("temperatures", "sts_temperatures"):
-        if name in content:
-            return _temperatures(where, name, content[name])
+    given = [name for name in ("temperatures", "sts_temperatures") if name in content]
+    if given:
+        return _only_set(where, content, given)
     raise FormatError(
         f"{where}: got keys {sorted(content)[:6]}, expected temperatures, sts_temperatures or schema"
     )
@@ -115,6 +115,23 @@ def read_integer(digits: str) -> int | float:
     (7, inf)
     """
     return int(digits) if len(digits) < 19 else float(digits)
+
+
+def _only_set(where: str, content: dict[str, Any], given: list[str]) -> ParameterSet:
+    """What both keys, and the length beside them, agree on."""
+    sets = [_temperatures(where, name, content[name]) for name in given]
+    first = sets[0].temperatures
+    if any(not np.array_equal(first, other.temperatures) for other in sets[1:]):
+        raise FormatError(
+            f"{where}: temperatures and sts_temperatures differ, expected the same list in both"
+        )
+    if "max_draft_len" in content:
+        length = content["max_draft_len"]
+        if isinstance(length, bool) or not isinstance(length, int) or length != len(first):
+            raise FormatError(
+                f"{where}: max_draft_len: got {length!r:.60}, expected {len(first)}, one per temperature"
+            )
+    return sets[0]
 
 
 def _temperatures(where: str, name: str, value: Any) -> ParameterSet:

@@ -21,6 +21,7 @@ from calibrator.report.timeline import (
 
 Numbers = Mapping[str, Any]
 
+SHOWN_SEGMENTS = 20
 SHOWN_REFRESHES = 200
 """Refreshes listed one by one, newest first; the reasons of all are counted."""
 
@@ -48,8 +49,18 @@ def render_deployment_page(numbers: Numbers, made_at: float) -> str:
         headline=headline(numbers),
         charts=_charts(numbers),
         has_rows=has_rows(numbers),
+        limits={each["position"]: each for each in numbers.get("temperature_limits") or []},
+        shown_segments=_segments(numbers)[:SHOWN_SEGMENTS],
+        more_segments=max(0, len(_segments(numbers)) - SHOWN_SEGMENTS),
         shown_refreshes=list(reversed(numbers["refreshes"]))[:SHOWN_REFRESHES],
     )
+
+
+def _segments(numbers: Numbers) -> list[tuple[str, Any]]:
+    """Segments and classes of sampling temperature by name, those with the most rounds first."""
+    named = [*numbers["segments"].items()]
+    named += [(f"sampling {name}", each) for name, each in numbers["samplings"].items()]
+    return sorted(named, key=lambda item: -(item[1].get("rows") or 0))
 
 
 def has_rows(numbers: Numbers) -> bool:
@@ -100,11 +111,18 @@ def _charts(numbers: Numbers) -> dict[str, bytes]:
 
 
 def _figure(value: float | None, digits: int = 4) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
+    return "–" if value is None else f"{round(value, digits) + 0.0:.{digits}f}"
 
 
 def _percent(value: float | None, digits: int = 1, signed: bool = False) -> str:
-    return "–" if value is None else f"{100.0 * value:{'+' if signed else ''}.{digits}f} %"
+    if value is None:
+        return "–"
+    rounded = round(100.0 * value, digits) + 0.0  # never "-0.0 %"
+    return f"{rounded:{'+' if signed and rounded else ''}.{digits}f} %"
+
+
+def _less_one(ratio: float | None) -> float | None:
+    return None if ratio is None else ratio - 1.0
 
 
 def _count(value: float | None) -> str:
@@ -124,5 +142,11 @@ def _image(chart: bytes) -> str:
 
 
 _environment.filters.update(
-    figure=_figure, percent=_percent, count=_count, moment=_moment, short=_short, image=_image
+    figure=_figure,
+    percent=_percent,
+    less_one=_less_one,
+    count=_count,
+    moment=_moment,
+    short=_short,
+    image=_image,
 )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from calibrator.core.candidate import ProposalOptions
+from calibrator.core.explored_share import explored_share
 from calibrator.core.parameter_set import ParameterSet
 from calibrator.core.proposal import Proposal, propose
 from calibrator.service import scores
@@ -13,7 +14,7 @@ from calibrator.service.basis import Basis
 from calibrator.service.curves import LiveCurve
 from calibrator.service.deployment_settings import DeploymentSettings
 from calibrator.service.documents import cost_in_force, served_set, set_in_force
-from calibrator.service.evidence import as_json, evidence_of, judge_worth
+from calibrator.service.evidence import Worth, as_json, evidence_of, judge_worth
 from calibrator.service.exploration import explored_with, plan_exploration
 from calibrator.service.segment_worth import segments_that_pay
 from calibrator.service.segments import SegmentSupport, decide_segments
@@ -94,6 +95,7 @@ def decide(
     limits, limited = temperature_limits(rounds, weights, options, chosen.form)
     segments = decide_segments(rounds, weights, chosen, proposal, served.entries, support, options)
     segments = segments_that_pay(segments, chosen, served.entries, live, rounds, weights)
+    explored = explored_share(rounds)
     news = (
         *(["curve: measured anew"] if live.changed else []),
         *([exploration.summary] if exploration.worth_a_version else []),
@@ -115,13 +117,12 @@ def decide(
     return Decision(
         publish=calibrate or bool(news),
         reasons=(
-            *proposal.reasons,
-            *worth.reasons,
+            *_deciding_first(proposal, worth, news),
+            *([explored.note] if explored.contradicted else []),
             *(f"curve: {reason}" for reason in live.reasons),
             *(f"recency: {wait}" for wait in basis.forgetting.waits),
             *limited,
             *([] if segments.changed else segments.reasons),
-            *news,
         ),
         evidence=as_json(evidence),
         proposal=proposal,
@@ -131,3 +132,13 @@ def decide(
         explore=exploration.explore,
         share=share,
     )
+
+
+def _deciding_first(proposal: Proposal, worth: Worth, news: tuple[str, ...]) -> tuple[str, ...]:
+    """Order the reasons: what decided comes first, then what else is news, then all that led there."""
+    told = (*proposal.reasons, *worth.reasons)
+    decided = worth.reasons[-1] if worth.reasons else proposal.reasons[-1]
+    others = tuple(reason for reason in told if reason != decided)
+    if (proposal.publish and not worth.reasons) or not news:
+        return decided, *news, *others
+    return f"{news[0]}; calibration unchanged: {decided}", *news[1:], *others

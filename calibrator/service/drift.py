@@ -12,11 +12,13 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from sqlalchemy import Connection
+
 from calibrator.service.drift_findings import ongoing
 from calibrator.service.drift_options import DriftOptions
 from calibrator.service.drift_state import WatchState
 from calibrator.service.traffic_watch import TrafficWatch
-from calibrator.store import cost_drift, deployments, drift_state, drift_sums, episodes
+from calibrator.store import cost_drift, deployments, drift_state, drift_sums, episodes, parameters, traffic
 from calibrator.store.deployments import Deployment
 from calibrator.store.episodes import Episode
 from calibrator.store.errors import StaleReadError
@@ -101,20 +103,25 @@ class DriftEvaluator:
             if deployment is None:
                 raise KeyError(name)
             read = drift_state.load(connection, deployment.id)
-            before = read.evaluated_at or deployment.created_at
             known = WatchState.from_builtins(read.state) if read.revision else WatchState()
             evidence = drift_sums.load(connection, deployment.id, deployment.gamma, known.version)
             totals = cost_drift.totals(connection, deployment.id)
+            before = read.evaluated_at or _first_rows(connection, deployment, now)
+            made = parameters.created(connection, deployment.id, known.version)
             changed = bool(read.revision) and known.fingerprint != deployment.fingerprint
             if changed:
                 known = known.forgotten(deployment.gamma, evidence, totals, now)
-            known = replace(known, fingerprint=deployment.fingerprint)
-            state = known.look(deployment.gamma, evidence, totals, before, now, self._options)
+            known = replace(
+                known,
+                fingerprint=deployment.fingerprint,
+                tempering=known.tempering.refreshed(connection, deployment, known.version, evidence, now),
+            )
+            state = known.look(deployment.gamma, evidence, totals, before, now, self._options, made)
             if changed or (read.revision and state.version != known.version):
-                traffic = TrafficWatch.restart(connection, deployment)
+                shifts = TrafficWatch.restart(connection, deployment)
             else:
-                traffic = state.traffic.look(connection, deployment, self._options)
-            state = replace(state, traffic=traffic)
+                shifts = state.traffic.look(connection, deployment, self._options)
+            state = replace(state, traffic=shifts)
             lasting = episodes.opened(connection, deployment.id)
         changes = _changes(lasting, ongoing(state, self._options, now), now)
         try:
@@ -159,6 +166,12 @@ def open_calibration_alarms(store: Store, deployment: Deployment) -> float | Non
     with store.read() as connection:
         alarms = episodes.opened(connection, deployment.id, "calibration")
     return min((alarm.started_at for alarm in alarms), default=None)
+
+
+def _first_rows(connection: Connection, deployment: Deployment, now: float) -> float:
+    """When what is looked at for the first time began: with the first rows, not with their deployment."""
+    span = traffic.span(connection, deployment.id)
+    return deployment.created_at if span is None else min(now, max(deployment.created_at, float(span[0])))
 
 
 def _changes(lasting: Sequence[Episode], now_ongoing: Sequence[Episode], now: float) -> _Changes:

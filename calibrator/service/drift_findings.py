@@ -23,6 +23,10 @@ COST_REMEDIES: dict[Remedy, str] = {
 }
 
 
+_UNSURE = "; not told apart from a change of load while the predictions that stand in for labels are wrong"
+_REFIT_FIRST = "refit first, and see whether this stays; "
+
+
 def ongoing(state: WatchState, options: DriftOptions, now: float) -> list[Episode]:
     """Every episode that lasts by the state of the alarms, as it would be opened now."""
     version = state.version or None
@@ -49,6 +53,10 @@ def _of_segment(
             continue
         alarms = watch.calibration if finding.kind == "calibration" else watch.acceptance
         for position in finding.positions:
+            doubtful = finding.kind == "acceptance" and bool(watch.rests_on_predictions[position - 1])
+            if doubtful and version is None:
+                continue  # not told apart from a change of load before the first good refit
+            wrong = doubtful and bool(watch.calibration.direction[position - 1])
             gap, rows = _gap(watch, finding, position, options)
             yield Episode(
                 kind=finding.kind,
@@ -61,8 +69,8 @@ def _of_segment(
                 alarmed_at=now,
                 ended_at=None,
                 gap=gap,
-                summary=f"{finding.summary}{_by(finding, gap, rows)}",
-                remedy=finding.remedy,
+                summary=f"{finding.summary}{_UNSURE if wrong else ''}{_by(finding, gap, rows)}",
+                remedy=f"{_REFIT_FIRST if wrong else ''}{finding.remedy}",
                 version=version,
             )
 

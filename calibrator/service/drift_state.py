@@ -8,9 +8,10 @@ from typing import Any
 
 from calibrator.core.cost import DriftCells
 from calibrator.core.cost.watch import CostWatch
-from calibrator.core.drift import DriftSums
+from calibrator.core.drift import DriftSums, Tempering
 from calibrator.core.drift.segment_watch import SegmentWatch
 from calibrator.service.drift_options import DriftOptions
+from calibrator.service.tempering import TemperingState
 from calibrator.service.traffic_watch import TrafficWatch
 
 Evidence = Mapping[int, Mapping[str, DriftSums]]
@@ -29,6 +30,8 @@ class WatchState:
         Rows by version as of the last look that decided which one to watch.
     segments
         By name, under that version.
+    tempering
+        What rows of one request have in common, as estimated last.
     """
 
     fingerprint: str = ""
@@ -37,6 +40,7 @@ class WatchState:
     segments: Mapping[str, SegmentWatch] = field(default_factory=dict)
     traffic: TrafficWatch = field(default_factory=TrafficWatch)
     costs: CostWatch = field(default_factory=CostWatch)
+    tempering: TemperingState = field(default_factory=TemperingState)
 
     def look(
         self,
@@ -46,6 +50,7 @@ class WatchState:
         before: float,
         at: float,
         options: DriftOptions,
+        made: Mapping[int, float],
     ) -> WatchState:
         """Take in the sums as they are now; the traffic is looked at apart.
 
@@ -55,20 +60,26 @@ class WatchState:
             What collectors have added up.
         before, at
             Times of the look before and of this one.
+        made
+            When each version was made: nothing that happened under one began earlier, however long ago the
+            look before was.
         """
         version, served = self._watched(evidence, options.switch_rows)
+        begun = min(at, max(before, made.get(version, before)))
         known = self.segments
         if version != self.version:
-            known = {name: watch.restart(before) for name, watch in known.items()}
+            calibrated = self.version > 0
+            known = {name: watch.restart(begun, calibrated=calibrated) for name, watch in known.items()}
         sums = evidence.get(version, {})
         streams = gamma * max(1, len({*known, *sums}))
         threshold = options.rules.log_threshold(streams)
         segments = dict(known)
         for name, total in sums.items():
-            watch = known.get(name) or SegmentWatch.start(gamma, before)
-            segments[name] = watch.look(total, at, options.rules, threshold, options.reference_rows)
+            watch = known.get(name) or SegmentWatch.start(gamma, begun)
+            powers = self.tempering.segments.get(name) or Tempering.unknown(gamma)
+            segments[name] = watch.look(total, at, options.rules, threshold, options.reference_rows, powers)
         costs = self.costs.look(totals, before, at, options.costs)
-        return WatchState(self.fingerprint, version, served, segments, self.traffic, costs)
+        return replace(self, version=version, served=served, segments=segments, costs=costs)
 
     def forgotten(self, gamma: int, evidence: Evidence, totals: DriftCells, at: float) -> WatchState:
         """Begin again from the sums as they are: another drafter, engine or machine is at work."""
@@ -104,6 +115,7 @@ class WatchState:
             "segments": {name: watch.to_builtins() for name, watch in self.segments.items()},
             "traffic": self.traffic.to_builtins(),
             "costs": self.costs.to_builtins(),
+            "tempering": self.tempering.to_builtins(),
         }
 
     @classmethod
@@ -116,4 +128,5 @@ class WatchState:
             {name: SegmentWatch.from_builtins(watch) for name, watch in data["segments"].items()},
             TrafficWatch.from_builtins(data["traffic"]),
             CostWatch.from_builtins(data["costs"]),
+            TemperingState.from_builtins(data.get("tempering", {})),
         )

@@ -26,8 +26,9 @@ from calibrator.core.exploration import (
     exploration_cost,
     trimmed_tokens,
 )
+from calibrator.core.explored_share import explored_share
 from calibrator.core.labels import drafted, positions
-from calibrator.core.record import RecordFigure
+from calibrator.core.record import MIN_LABELS, RecordFigure
 from calibrator.core.status import Status
 from calibrator.service.deployment_settings import DEFAULT_CEILING, ExploreSettings
 from calibrator.store import step_sample
@@ -141,6 +142,9 @@ def plan_exploration(
     if settings.mode == "fixed":
         assert settings.explore is not None  # the settings were checked
         decision = ExplorationDecision(settings.explore, "fixed by the operator")
+    elif (share_seen := explored_share(rounds)).contradicted:
+        # More of what engines do not do as they say would teach nothing.
+        decision = ExplorationDecision(in_force, share_seen.note)
     else:
         trimmed, scheduled = trimmed_tokens(rounds, weights)
         statuses: list[Status] = [
@@ -153,7 +157,7 @@ def plan_exploration(
             verified_per_round=scheduled,
             saturation=load,
             before_saturation=before,
-            n_eff=[f.n_eff for f, share in zip(figures, needed, strict=True) if share > 0.0],
+            n_eff=[MIN_LABELS * f.enough for f, share in zip(figures, needed, strict=True) if share > 0.0],
             rules=_rules(settings, default),
         )
     requests = _mean_requests(steps)

@@ -25,12 +25,16 @@ from calibrator.store.store import Store
 from serving_adapter.contract import CostCurve, ParameterDocument, encode_document
 from serving_adapter.step_cost import StepCost
 
-ExportFormat = Literal["document", "sglang", "tensorrt", "cost", "sglang-cost", "tensorrt-cost", "vllm-cost"]
+ExportFormat = Literal[
+    "document", "sglang", "tensorrt", "tensorrt-llm", "cost", "sglang-cost", "tensorrt-cost", "vllm-cost"
+]
 EXPORT_FORMATS: tuple[ExportFormat, ...] = (
-    "document", "sglang", "tensorrt", "cost", "sglang-cost", "tensorrt-cost", "vllm-cost",
+    "document", "sglang", "tensorrt", "tensorrt-llm", "cost", "sglang-cost", "tensorrt-cost", "vllm-cost",
 )  # fmt: skip
 
-_TEMPERATURE_FILES: dict[str, FileFormat] = {"sglang": "sglang", "tensorrt": "tensorrt-llm"}
+_TEMPERATURE_FILES: dict[str, FileFormat] = {
+    "sglang": "sglang", "tensorrt": "tensorrt-llm", "tensorrt-llm": "tensorrt-llm",
+}  # fmt: skip
 _COST_FILES: dict[str, Callable[[StepCost], bytes]] = {
     "sglang-cost": encode_sglang_table,
     "tensorrt-cost": encode_tensorrt_table,

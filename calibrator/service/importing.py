@@ -28,7 +28,7 @@ from serving_adapter.contract import (
 )
 from serving_adapter.ports import Clock
 
-ForeignFormat = Literal["sglang", "tensorrt-llm", "cost"]
+ForeignFormat = Literal["sglang", "tensorrt", "tensorrt-llm", "cost"]
 """Temperatures of SGLang and TensorRT-LLM; ``cost``: any step-time file of theirs, of vLLM or of ours."""
 FOREIGN_FORMATS: tuple[ForeignFormat, ...] = get_args(ForeignFormat)
 

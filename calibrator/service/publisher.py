@@ -33,6 +33,7 @@ class Publisher:
         self._parameter_store = parameter_store
         self._clock = clock
         self._key = signing_key
+        self._waiting: dict[str, int] = {}
 
     def in_force(self, deployment: str) -> ParameterDocument | None:
         """Return the document that engines read now, or None; an unreadable one counts as none.
@@ -52,10 +53,18 @@ class Publisher:
             return None
 
     def next_version(self, deployment: deployments.Deployment) -> int:
-        """Return a version above every one that either store has seen."""
+        """Return a version above every one that either store has seen.
+
+        While the parameter store is away SQL alone says: it is the record, and ahead of it the other is only
+        when the database came from a backup.
+        """
         with self._store.read() as connection:
             stored = parameters.latest_number(connection, deployment.id)
-        served = self.in_force(deployment.name)
+        try:
+            served = self.in_force(deployment.name)
+        except TransportError as error:
+            log.warning("version_from_database deployment=%s reason=%r", deployment.name, str(error))
+            served = None
         return max(stored, served.version if served is not None else 0) + 1
 
     def seal(self, document: ParameterDocument) -> ParameterDocument:
@@ -74,9 +83,15 @@ class Publisher:
             log.warning("parameters_not_published %s", error)
             return False
         except TransportError as error:
+            self._waiting[document.deployment] = document.version
             log.warning("parameters_wait deployment=%s reason=%r", document.deployment, str(error))
             return False
+        self._waiting.pop(document.deployment, None)
         return True
+
+    def waits(self, document: ParameterDocument) -> bool:
+        """Whether the parameter store was away when this document was to be put in force."""
+        return self._waiting.get(document.deployment) == document.version
 
     def reconcile(self, deployment: str) -> int:
         """Bring both stores to the same version and return it (0: none yet); candidates do not count.

@@ -7,7 +7,7 @@ import dataclasses
 import logging
 import socket
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ from calibrator.service.rollout.beginning import begin
 from calibrator.service.segments import SegmentSupport
 from calibrator.service.temperature_export import ExportRefusedError, TemperatureExport
 from calibrator.store import boots, deployments, leases, parameters, refreshes
-from calibrator.store.errors import ConflictError
+from calibrator.store.errors import ConflictError, LeaseLostError, StoreError, StoreUnavailableError
 from calibrator.store.forgetting import Cut
 from calibrator.store.store import Store
 from serving_adapter.contract import FORMS, ContractError, Form, ParameterDocument
@@ -40,6 +40,7 @@ LEASE_SECONDS = 120.0
 LIVE_SECONDS = 600.0
 """A replica that has sent nothing for so long no longer says which engine this deployment is."""
 
+_MAX_REASON = 500
 ROLLED_OUT = "rolled_out"
 _WORDS = {"direct": "published", "canary": ROLLED_OUT}
 """What a refresh that has found something better says, by the mode of the deployment."""
@@ -177,6 +178,22 @@ class Refresher:
                     deployments.set_fingerprint(connection, deployment.id, fingerprint)
                 deployment = dataclasses.replace(deployment, fingerprint=fingerprint)
         try:
+            return self._decided(deployment, refresh_id, running, now, dry_run)
+        except (LeaseLostError, StoreUnavailableError):
+            raise  # somebody else takes it over, and closes what is open here
+        except Exception as error:
+            self._failed(refresh_id, error)
+            raise
+
+    def _decided(
+        self,
+        deployment: deployments.Deployment,
+        refresh_id: int,
+        running: Collection[str],
+        now: float,
+        dry_run: bool,
+    ) -> RefreshOutcome:
+        try:
             settings = read_settings(deployment.settings)
         except ContractError as error:
             return self._ended(RefreshOutcome("unchanged", (f"settings: {error}",), refresh_id=refresh_id))
@@ -270,10 +287,7 @@ class Refresher:
             lost = dataclasses.replace(outcome, outcome="conflict", reasons=(str(error),), document=None)
             return self._ended(lost, evidence)
         if document is None:
-            assert outcome.proposal is not None
-            log.info(
-                "refresh_unchanged deployment=%s reason=%r", deployment.name, outcome.proposal.reasons[-1]
-            )
+            log.info("refresh_unchanged deployment=%s reason=%r", deployment.name, outcome.reasons[0])
             return outcome
         if outcome.outcome == ROLLED_OUT:
             log.info("refresh_rolled_out deployment=%s version=%d", deployment.name, document.version)
@@ -287,6 +301,15 @@ class Refresher:
         with self._store.write() as connection:
             self._finish(connection, dataclasses.replace(outcome, document=None), evidence or {})
         return outcome
+
+    def _failed(self, refresh_id: int, error: Exception) -> None:
+        """Note an error; that it is noted matters less than the error."""
+        reason = f"{type(error).__name__}: {error}"[:_MAX_REASON]
+        outcome = RefreshOutcome(refreshes.FAILED, (reason,), refresh_id=refresh_id)
+        try:
+            self._ended(outcome)
+        except StoreError as further:
+            log.warning("refresh_not_noted refresh=%d reason=%r", refresh_id, str(further))
 
     def _finish(self, connection: Connection, outcome: RefreshOutcome, evidence: dict[str, Any]) -> None:
         assert outcome.refresh_id is not None

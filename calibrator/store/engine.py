@@ -19,6 +19,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import StaticPool
 
 from calibrator.store.errors import DataRefusedError, SchemaError, StoreError, StoreUnavailableError
+from calibrator.store.patience import keep_patience
 
 LOCK_SECONDS = 5
 """A lock is waited for this long: less than the ten seconds in which a collector must have drained."""
@@ -70,7 +71,7 @@ def open_engine(url: str, pool_size: int = 5, wait_seconds: float | None = None)
     if wait_seconds is not None:
         pool |= {"max_overflow": 0, "pool_timeout": wait_seconds}
     if parsed.drivername == "postgresql+psycopg":
-        return create_engine(
+        server = create_engine(
             parsed,
             **pool,
             pool_pre_ping=True,
@@ -82,6 +83,8 @@ def open_engine(url: str, pool_size: int = 5, wait_seconds: float | None = None)
                 f"-c idle_in_transaction_session_timeout={IDLE_SECONDS}s",
             },
         )
+        keep_patience(server)
+        return server
     if parsed.database in (None, "", ":memory:"):
         engine = create_engine(parsed, poolclass=StaticPool, connect_args={"check_same_thread": False})
     else:

@@ -11,6 +11,10 @@ class StoreUnavailableError(StoreError):
     """The database is locked, unreachable, full or read-only: nothing was changed, trying again may help."""
 
 
+class FileReplacedError(StoreUnavailableError):
+    """The file of a SQLite database was deleted or replaced while it was open."""
+
+
 class DataRefusedError(StoreError):
     """The database refused a value (out of range, not storable): trying the same again will not help."""
 

@@ -137,6 +137,20 @@ def latest_evidence(
     return {row[0]: Judged(row[1], row[2], row[3]) for row in rows}
 
 
+def run_counts(connection: Connection) -> dict[int, dict[str, int]]:
+    """Deployment id -> state -> runs that ended so."""
+    table = schema.runs
+    rows = connection.execute(
+        select(table.c.deployment_id, table.c.state, func.count())
+        .where(table.c.finished_at.is_not(None))
+        .group_by(table.c.deployment_id, table.c.state)
+    )
+    counts: dict[int, dict[str, int]] = {}
+    for deployment_id, state, count in rows:
+        counts.setdefault(deployment_id, {})[state] = int(count)
+    return counts
+
+
 def refresh_counts(connection: Connection) -> dict[int, dict[str, int]]:
     """Deployment id -> outcome -> refreshes that ended so."""
     table = schema.refreshes

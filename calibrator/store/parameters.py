@@ -120,6 +120,16 @@ def set_state(connection: Connection, deployment_id: int, version: int, state: s
     )
 
 
+def created(connection: Connection, deployment_id: int, since_version: int = 0) -> dict[int, float]:
+    """When each version from ``since_version`` on was made, in seconds since 1970."""
+    rows = connection.execute(
+        select(_table.c.version, _table.c.created_at).where(
+            _table.c.deployment_id == deployment_id, _table.c.version >= since_version
+        )
+    )
+    return {int(row.version): float(row.created_at) for row in rows}
+
+
 def temperature_export(connection: Connection, deployment_id: int, version: int) -> dict[str, Any] | None:
     """Return what temperatures alone say of that version, or None while nobody has fitted it."""
     found: dict[str, Any] | None = connection.execute(

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, insert, select, update
 
 from calibrator.store import schema
 
-ABANDONED = "abandoned"
+ABANDONED, FAILED = "abandoned", "failed"
 
 _table = schema.refreshes
 

@@ -121,6 +121,7 @@ def load(
     sampling: str | None = None,
     fingerprint: str | None = None,
     half_life_seconds: float | None = None,
+    of_traffic: bool = True,
 ) -> WeightedSample:
     """Read the sample of a stratum, or of every stratum that matches.
 
@@ -136,6 +137,9 @@ def load(
         Restrict to these; None means all.
     half_life_seconds
         Of the recency weight; None takes the half-life that the sample was drawn with.
+    of_traffic
+        Weights make the sample stand for all traffic; False: for the rows that reached a collector, which are
+        the ones that alarms rest on.
 
     Returns
     -------
@@ -183,7 +187,7 @@ def load(
     )
     return WeightedSample(
         rounds=rounds,
-        weights=recency / (included * np.array(share, dtype=np.float64)),
+        weights=recency / (included * np.array(share, dtype=np.float64) if of_traffic else included),
         arrival=at,
         fingerprint=np.array(prints, dtype=np.str_),
         boot_id=np.array(boot, dtype=np.int64),

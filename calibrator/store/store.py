@@ -14,7 +14,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
 from calibrator.store.engine import open_engine, translated
-from calibrator.store.errors import SchemaError, StoreUnavailableError
+from calibrator.store.errors import FileReplacedError, SchemaError, StoreUnavailableError
 from calibrator.store.silence import end_silent_transactions, waited_for_lock
 
 _MIGRATION_LOCK = 0x6473_7061_726B  # "dspark": a PostgreSQL advisory lock
@@ -49,6 +49,7 @@ class Store:
         self.engine = open_engine(url, pool_size, wait_seconds)
         self._in_memory = self.engine.url.database in (None, "", ":memory:")
         self._one_connection = threading.RLock()
+        self._file: tuple[int, int] | None = None
 
     @property
     def dialect(self) -> str:
@@ -123,6 +124,29 @@ class Store:
                 f"the database is at revision {found or 'none'}, this release needs {head}: "
                 "run `dspark-calibrator migrate`"
             )
+
+    def check_file(self) -> None:
+        """Raise when the SQLite file is not the one that was there at the first call.
+
+        Open connections go on with a file that was deleted: what they write is lost with the last of them.
+
+        Raises
+        ------
+        FileReplacedError
+            Deleted, or another file in its place.
+        """
+        if self.dialect != "sqlite" or self._in_memory:
+            return
+        path = Path(str(self.engine.url.database))
+        try:
+            found = path.stat()
+        except OSError as error:
+            raise FileReplacedError(f"{path}: {error.strerror}, while it is in use") from error
+        identity = (found.st_dev, found.st_ino)
+        if self._file is None:
+            self._file = identity
+        if self._file != identity:
+            raise FileReplacedError(f"{path}: another file has taken its place while it is in use")
 
     def close(self) -> None:
         """Close all connections."""

@@ -79,6 +79,22 @@ class Steps:
             if array.dtype != wire and count:
                 _check_narrowing(name, array, whole=np.dtype(wire).kind == "u")
             arrays[name] = array.astype(wire)
+        many = (arrays["requests"] > 0) & (arrays["rows"] > arrays["requests"])
+        if many.any():
+            row = int(np.argmax(many))
+            raise ContractError(
+                f"steps.rows: row {row}",
+                int(arrays["rows"][row]),
+                f"at most the requests, {int(arrays['requests'][row])}",
+            )
+        short = (arrays["graph_tokens"] > 0) & (arrays["graph_tokens"] < arrays["batch_tokens"])
+        if short.any():
+            row = int(np.argmax(short))
+            raise ContractError(
+                f"steps.graph_tokens: row {row}",
+                int(arrays["graph_tokens"][row]),
+                f"0 or at least the batch tokens, {int(arrays['batch_tokens'][row])}",
+            )
         return cls(**arrays)
 
     @classmethod

@@ -13,16 +13,19 @@ FOLDER = "parameters"
 """Beside the embedded bus: where the embedded store keeps its data, and where other processes find it."""
 
 
-def open_parameter_store(settings: Settings) -> RedisParameterStore:
+def open_parameter_store(settings: Settings, answer_seconds: float | None = None) -> RedisParameterStore:
     """Open the store that the settings name.
 
     Without ``redis_url`` the first process that comes starts a server beside the embedded bus, and the
-    others on the machine use it.
+    others on the machine use it. With ``answer_seconds`` a named server is waited for no longer than that.
     """
     if settings.redis_url:
         from serving_adapter.parameter_stores.redis import RedisParameterStore
+        from serving_adapter.parameter_stores.urls import ANSWER_SECONDS
 
-        return RedisParameterStore(settings.redis_url, settings.redis_ca_file)
+        return RedisParameterStore(
+            settings.redis_url, settings.redis_ca_file, answer_seconds or ANSWER_SECONDS
+        )
     from serving_adapter.parameter_stores.embedded import EmbeddedParameterStore
 
     return EmbeddedParameterStore(Path(settings.bus_path).parent / FOLDER if settings.bus_path else None)

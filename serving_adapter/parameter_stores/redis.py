@@ -19,7 +19,7 @@ from serving_adapter.contract import ParameterDocument
 from serving_adapter.contract.parameters import encode_document
 from serving_adapter.parameter_stores import scripts
 from serving_adapter.parameter_stores.subscription import Subscription
-from serving_adapter.parameter_stores.urls import connect
+from serving_adapter.parameter_stores.urls import ANSWER_SECONDS, connect
 from serving_adapter.ports import Candidate, ReplicaReport, TransportError, VersionConflictError
 from serving_adapter.settings import mask_url
 
@@ -63,12 +63,15 @@ class RedisParameterStore:
         See :mod:`serving_adapter.parameter_stores.urls`.
     ca_file
         PEM file of the authorities to trust with TLS.
+    answer_seconds
+        How long an answer is waited for, twice: a call that got none is repeated once.
     """
 
-    def __init__(self, url: str, ca_file: str = "") -> None:
+    def __init__(self, url: str, ca_file: str = "", answer_seconds: float = ANSWER_SECONDS) -> None:
         self._url = url
         self._name = mask_url(url)
         self._ca_file = ca_file
+        self._answer_seconds = answer_seconds
         self._lock = threading.Lock()
         self._connected: Redis | RedisCluster | None = None
         self._subscriptions: dict[tuple[int, str], Subscription] = {}
@@ -233,7 +236,7 @@ class RedisParameterStore:
             if self._closed:
                 raise TransportError(f"{self._name}: the store is closed")
             if self._connected is None:
-                self._connected = connect(self._url, self._ca_file)
+                self._connected = connect(self._url, self._ca_file, self._answer_seconds)
             return self._connected
 
     def _move(self, url: str) -> None:

@@ -41,7 +41,7 @@ _untyped_sentinel: Any = Sentinel
 _PORTS = {"sentinel": 26379, "cluster": 6379}
 
 
-def connect(url: str, ca_file: str = "") -> Redis | RedisCluster:
+def connect(url: str, ca_file: str = "", answer_seconds: float = ANSWER_SECONDS) -> Redis | RedisCluster:
     """Make a client. One server and Sentinel connect with the first command, a cluster at once.
 
     Parameters
@@ -50,6 +50,8 @@ def connect(url: str, ca_file: str = "") -> Redis | RedisCluster:
         See the table above.
     ca_file
         PEM file of the authorities to trust; without it the machine's own.
+    answer_seconds
+        How long an answer, and at most a connection, is waited for.
 
     Raises
     ------
@@ -57,8 +59,8 @@ def connect(url: str, ca_file: str = "") -> Redis | RedisCluster:
         The URL cannot be understood; the message does not show its password.
     """
     options: dict[str, Any] = {
-        "socket_connect_timeout": CONNECT_SECONDS,
-        "socket_timeout": ANSWER_SECONDS,
+        "socket_connect_timeout": min(CONNECT_SECONDS, answer_seconds),
+        "socket_timeout": answer_seconds,
         # The store repeats by itself, since it knows which calls may be repeated.
         "retry": Retry(NoBackoff(), 0),
     }
@@ -88,8 +90,8 @@ def connect(url: str, ca_file: str = "") -> Redis | RedisCluster:
     sentinel = _untyped_sentinel(
         parts.hosts,
         sentinel_kwargs={
-            "socket_connect_timeout": CONNECT_SECONDS,
-            "socket_timeout": ANSWER_SECONDS,
+            "socket_connect_timeout": min(CONNECT_SECONDS, answer_seconds),
+            "socket_timeout": answer_seconds,
             "retry": Retry(NoBackoff(), 0),
             "username": parts.query.get("sentinel_username"),
             "password": parts.query.get("sentinel_password"),

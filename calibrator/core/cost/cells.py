@@ -37,6 +37,12 @@ SUMS = ("weight", "weight_squared", "weight_batch_tokens", "weight_requests")
 """Fixed point, in units of 2**-24."""
 
 
+OLDEST_HALF_LIVES = 400.0
+"""Beyond this age all samples weigh alike."""
+MAX_WEIGHT = 2.0**18
+"""Largest weight of a step: so many of its squares can be added in fixed point."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class CellSummary:
     """Robust figures per group, shape ``[groups]``; ``keys`` has the columns asked for.
@@ -109,6 +115,15 @@ class CostCells:
             Whole number, one for all or one per step: the unit of forgetting, such as minutes.
         weights
             Inverse sampling probability of each step, shape ``[steps]``; ones when left out.
+
+        Raises
+        ------
+        ValueError
+            Weights of another shape, or one that is not finite, negative or too large to be summed.
+
+        >>> steps = Steps.build(step_seconds=[0.03, 0.04], batch_tokens=[8, 32], requests=[1, 4])
+        >>> len(CostCells.fold(steps, epoch=0))
+        2
         """
         columns = {
             "epoch": np.broadcast_to(np.asarray(epoch, dtype=np.int64), (len(steps),)),
@@ -118,6 +133,16 @@ class CostCells:
             "context": context_bucket(steps.context_tokens),
         }
         weight = np.ones(len(steps)) if weights is None else np.asarray(weights, dtype=np.float64)
+        if weight.shape != (len(steps),):
+            raise ValueError(f"weights: got shape {weight.shape}, expected [{len(steps)}]")
+        largest = np.maximum(steps.batch_tokens, steps.requests).astype(np.float64)
+        wrong = ~((weight >= 0) & (weight <= MAX_WEIGHT)) | (weight * largest > MAX_WEIGHT**2)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise ValueError(
+                f"weights: row {row}: got {weight[row]:g}, expected 0 to {MAX_WEIGHT:g}, "
+                f"and at most {MAX_WEIGHT**2:g} times its batch tokens or requests"
+            )
         sums = np.column_stack(
             [weight, weight**2, weight * steps.batch_tokens, weight * steps.requests]
         ).reshape(-1, len(SUMS))
@@ -195,7 +220,9 @@ class CostCells:
             return np.ones(len(self))
         if not half_life > 0:
             raise ValueError(f"half_life: got {half_life}, expected a positive number of epochs")
-        return np.asarray(0.5 ** (np.maximum(now - self.column("epoch"), 0) / half_life), dtype=np.float64)
+        lives = np.maximum(now - self.column("epoch"), 0) / half_life
+        # Bounded, so that squares of it do not vanish: old samples are stale, not unmeasured.
+        return np.asarray(0.5 ** np.minimum(lives, OLDEST_HALF_LIVES), dtype=np.float64)
 
     def summary(
         self, by: tuple[str, ...], now: int | None = None, half_life: float | None = None

@@ -79,6 +79,10 @@ class DriftCells:
         ----------
         predicted
             Seconds, shape ``[steps]``; the steps' own ``predicted_seconds`` when left out.
+
+        >>> steps = Steps.build(step_seconds=[0.11] * 9, predicted_seconds=0.1, batch_tokens=8, requests=2)
+        >>> round(DriftCells.fold(steps, epoch=0).figures()[0].bias, 2)
+        0.1
         """
         ratio, known = _log2_ratio(steps, predicted)
         weight = np.ones(len(steps)) if weights is None else np.asarray(weights, dtype=np.float64)

@@ -46,6 +46,10 @@ class SignTest:
         -------
         The state after them, ``log M`` after each of them, and the step at which the leading process
         began to rise: both of shape ``[steps]``.
+
+        >>> _, evidence, began = SignTest.start(0).extend(np.repeat([False, True], [5, 20]), 0)
+        >>> bool(evidence[-1] > 5.0), int(began[-1])
+        (True, 5)
         """
         steps = len(outcomes)
         if steps == 0:

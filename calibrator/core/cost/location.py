@@ -45,6 +45,11 @@ def locate(
         Group, bin and weights of each entry, shape ``[entries]``.
     reject
         Leave out values beyond :data:`OUTLIER_FACTOR` times the median on either side.
+
+    >>> bins, ones = np.array([100, 100, 101, 900]), np.ones(4)
+    >>> at = locate(np.zeros(4, dtype=np.int64), bins, ones, ones, 1)
+    >>> at.median.tolist(), at.n_eff.tolist(), at.outliers.tolist()
+    ([100.75], [3.0], [0.25])
     """
     order = np.lexsort((bins, owner))
     owner, bins, weight, squared = owner[order], bins[order], weight[order], weight_squared[order]

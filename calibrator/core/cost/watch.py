@@ -89,6 +89,12 @@ class CostWatch:
             Growing cells, all of epoch 0.
         before, at
             Times of the look before and of this one, in seconds.
+
+        >>> from serving_adapter.contract import Steps
+        >>> steps = Steps.build(step_seconds=[0.2] * 99, predicted_seconds=0.1, batch_tokens=8, requests=2)
+        >>> watch = CostWatch().look(DriftCells.fold(steps, epoch=0), 0.0, 60.0, CostRules())
+        >>> [(finding.stream, finding.direction) for finding in watch.findings(CostRules())][:1]
+        [(('all', 0), 'slower')]
         """
         fresh = _difference(totals, self.read)
         if not len(fresh.keys):

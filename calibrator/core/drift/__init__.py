@@ -1,5 +1,6 @@
 """Drift of calibration, of acceptance and of the traffic."""
 
+from calibrator.core.drift.dependence import Tempering, tempering
 from calibrator.core.drift.diagnosis import KINDS, REMEDIES, Finding, Kind, diagnose
 from calibrator.core.drift.rules import ABOVE, BELOW, PROCESSES, STAKES, DriftRules
 from calibrator.core.drift.sums import COLUMNS, DriftSums, fold_drift
@@ -24,11 +25,13 @@ __all__ = [
     "DriftSums",
     "Finding",
     "Kind",
+    "Tempering",
     "TrafficShift",
     "Watch",
     "diagnose",
     "fold_drift",
     "kolmogorov_smirnov",
     "population_stability_index",
+    "tempering",
     "traffic_shift",
 ]

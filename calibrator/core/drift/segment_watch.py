@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrator.core.drift.dependence import Tempering
 from calibrator.core.drift.rules import ABOVE, BELOW, STAKES, DriftRules
 from calibrator.core.drift.sums import DriftSums
 from calibrator.core.drift.watch import Watch
@@ -19,6 +20,9 @@ Integers = NDArray[np.int64]
 
 REFERENCE_ERRORS = 3.0
 """Standard errors of the reference that are added to the tolerance of acceptance."""
+
+STAND_INS = 0.05
+"""Share of drafted rows without verification from which acceptance rests on what was predicted."""
 
 _SIDES = {ABOVE: 0, BELOW: 1}
 _CALIBRATION, _ACCEPTANCE = slice(0, 2), slice(2, 4)  # columns of DriftSums: rows, and a sum over them
@@ -49,7 +53,11 @@ class SegmentWatch:
 
     @classmethod
     def start(cls, gamma: int, at: float) -> Self:
-        """No evidence, and no reference yet."""
+        """No evidence, and no reference yet.
+
+        >>> SegmentWatch.start(gamma=2, at=0.0).reference.tolist()
+        [[0, 0], [0, 0]]
+        """
         return cls(
             DriftSums.zeros(gamma),
             Watch.start(gamma, at),
@@ -58,15 +66,27 @@ class SegmentWatch:
             np.zeros((2, 2, gamma, 2), dtype=np.int64),
         )
 
-    def restart(self, at: float) -> SegmentWatch:
+    @property
+    def rests_on_predictions(self) -> NDArray[np.bool_]:
+        """Where predictions stand in for labels often enough to move acceptance, shape ``[gamma]``.
+
+        If they are wrong there, a change of load (more verified, or less) looks like another acceptance.
+        """
+        resting: NDArray[np.bool_] = self.read.verified < (1.0 - STAND_INS) * self.read.drafted
+        return resting
+
+    def restart(self, at: float, *, calibrated: bool = True) -> SegmentWatch:
         """Begin again for another version of the parameters.
 
         Evidence of calibration is about a set, and a reference of acceptance is partly what the set
         expected where nothing was verified: both are taken anew. Where acceptance has fallen, reference
-        and alarm are kept: what a drafter lost is not made good by a head that knows of it.
+        and alarm are kept: what a drafter lost is not made good by a head that knows of it. Not so if the
+        version before was not ``calibrated`` and its predictions were most of the reference.
         """
         fresh = SegmentWatch.start(self.read.gamma, at)
         kept = self.acceptance.direction == BELOW
+        if not calibrated:
+            kept &= ~self.rests_on_predictions
         for mine, theirs in (
             (fresh.acceptance.log_evidence, self.acceptance.log_evidence),
             (fresh.acceptance.since, self.acceptance.since),
@@ -78,7 +98,13 @@ class SegmentWatch:
         return fresh
 
     def look(
-        self, totals: DriftSums, at: float, rules: DriftRules, log_threshold: float, reference_rows: int
+        self,
+        totals: DriftSums,
+        at: float,
+        rules: DriftRules,
+        log_threshold: float,
+        reference_rows: int,
+        tempering: Tempering | None = None,
     ) -> SegmentWatch:
         """Take in what was added to the totals since the last look.
 
@@ -92,15 +118,20 @@ class SegmentWatch:
             Of :meth:`DriftRules.log_threshold`, for all streams of the deployment.
         reference_rows
             Rows that make a reference of acceptance. They bear no evidence themselves.
+        tempering
+            For rows of one request that share their luck; None: rows are independent.
         """
         fresh = totals - self.read
         if not fresh.drafted.any():
             return self
-        calibration, _ = self.calibration.extend(fresh.evidence[None], [at], log_threshold)
+        powers = tempering or Tempering.independent(totals.gamma)
+        calibration, _ = self.calibration.extend(
+            fresh.evidence[None], [at], log_threshold, powers.calibration
+        )
         level, error = self.reference_level(reference_rows)
-        margin = rules.acceptance_tolerance + REFERENCE_ERRORS * error
+        margin = rules.acceptance_tolerance + REFERENCE_ERRORS * error / np.sqrt(powers.acceptance)
         evidence = fresh.acceptance_evidence(level, margin)
-        acceptance, _ = self.acceptance.extend(evidence[None], [at], log_threshold)
+        acceptance, _ = self.acceptance.extend(evidence[None], [at], log_threshold, powers.acceptance)
         reference = self.reference.copy()
         filling = self.reference[:, 0] < reference_rows
         reference[filling] += fresh.values[filling, _ACCEPTANCE]
@@ -116,7 +147,10 @@ class SegmentWatch:
         return SegmentWatch(totals, calibration, acceptance, reference, lately)
 
     def reference_level(self, reference_rows: int) -> tuple[Float, Float]:
-        """Acceptance of the reference and its standard error; NaN and 0 before it is complete."""
+        """Acceptance of the reference and its standard error; NaN and 0 before it is complete.
+
+        The error is that of independent rows.
+        """
         rows = np.maximum(self.reference[:, 0], 1)
         level = np.where(self.reference[:, 0] >= reference_rows, self.reference[:, 1] / UNIT / rows, np.nan)
         variance = np.nan_to_num(level * (1.0 - level))

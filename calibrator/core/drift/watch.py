@@ -9,6 +9,9 @@ One look may cover one row or everything that came since the last look. Evidence
 in parallel is added before the look, which multiplies independent e-values; processes restarted apart and
 multiplied afterwards would not be valid, and averaged ones would see only their share of the rows.
 
+That the expected mean stays so small takes bets that are fair given what came before. Rows of one request
+share what no prediction knows, so their evidence is tempered (:mod:`calibrator.core.drift.dependence`).
+
 Source: J. Shin, A. Ramdas, A. Rinaldo, "E-detectors", NEJSDS 2023; Waudby-Smith and Ramdas, "Estimating
 means of bounded random variables by betting", JRSS B 2024.
 """
@@ -110,7 +113,7 @@ class Watch:
         return state
 
     def extend(
-        self, evidence: ArrayLike, at: ArrayLike, log_threshold: float
+        self, evidence: ArrayLike, at: ArrayLike, log_threshold: float, tempering: ArrayLike = 1.0
     ) -> tuple[Watch, list[AlarmEvent]]:
         """Take in evidence, look by look.
 
@@ -122,6 +125,9 @@ class Watch:
             Time of each look (seconds since 1970, or row numbers), shape ``[looks]``, ascending.
         log_threshold
             Of :meth:`calibrator.core.drift.DriftRules.log_threshold`.
+        tempering
+            Power of the evidence in (0, 1], one for all or shape ``[streams]``: an e-value to such a power is
+            an e-value still. From rows that came before.
 
         Returns
         -------
@@ -142,6 +148,10 @@ class Watch:
             raise ValueError(
                 f"evidence: got shape {gains.shape}, expected {(len(times), *self.log_evidence.shape)}"
             )
+        power = np.asarray(tempering, dtype=np.float64)
+        if not ((power > 0.0) & (power <= 1.0)).all():
+            raise ValueError(f"tempering: got {power.tolist()}, expected powers above 0 and up to 1")
+        gains = gains * power.reshape(-1, 1)
         state = Watch(self.log_evidence.copy(), self.since.copy(), self.leader.copy())
         events: list[AlarmEvent] = []
         for first in range(0, len(times), CHUNK):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrator.core.labels import EndOfSequence, drafted, included, positions, prefix_labels
+from calibrator.core.labels import EndOfSequence, drafted, drafted_length, included, positions, prefix_labels
 from calibrator.core.propensity import inclusion_weights, propensities
 from serving_adapter.contract import Rounds
 
@@ -33,16 +33,30 @@ class Outcomes:
         Positions where exploration, or the scheduler, can show the label, shape ``[rows, gamma]``;
         elsewhere ``accepted`` rests on the model alone.
     full
-        Rows verified in full by a rule that does not depend on the outcome, and the inverse of that
-        rule's probability, shape ``[rows]``; 0 for every other row. Only these know the true length.
+        Rows whose whole draft was verified by a rule that does not depend on the outcome, and the inverse
+        of that rule's probability, shape ``[rows]``; 0 for every other row. Only these know the true
+        length, and they stand for the traffic only together with ``knowable``.
     true_accepted
         Accepted length where ``full`` is positive, shape ``[rows]``.
+    least, unknown
+        What is certain of ``accepted``, and the most that positions which are not ``known`` may add to it,
+        both shape ``[rows, gamma + 1]``: behind a rejected position there is nothing to add.
+    knowable
+        Rows that exploration, or the scheduler, may verify to the end of their draft, shape ``[rows]``.
+
+    >>> rounds = Rounds.build([[0.0] * 3] * 2, [1, 0], verified=[1, 1], scheduled=[1, 1])
+    >>> outcomes = Outcomes.build(rounds, np.full((2, 3), 0.5))
+    >>> outcomes.least[:, -1].tolist(), outcomes.unknown[:, -1].tolist(), outcomes.knowable.tolist()
+    ([1.0, 0.0], [2.0, 0.0], [False, False])
     """
 
     accepted: Float
     known: NDArray[np.bool_]
     full: Float
     true_accepted: Lengths
+    least: Float
+    unknown: Float
+    knowable: NDArray[np.bool_]
 
     @classmethod
     def build(cls, rounds: Rounds, model: Float, end_of_sequence: EndOfSequence = "draft_stop") -> Outcomes:
@@ -64,14 +78,28 @@ class Outcomes:
         # Verified beyond any rule we know of: the label is selected by something unknown, leave it out.
         terms = np.where(seen_for_sure, model, terms) * traffic
         pi = propensities(rounds)
-        deepest = pi[np.arange(len(rounds)), -1]
-        knows = (rounds.verified == rounds.gamma) & (deepest > 0)
+        end = drafted_length(rounds, end_of_sequence)
+        deepest = np.where(end > 0, pi[np.arange(len(rounds)), np.maximum(end - 1, 0)], 1.0)
+        knows = (rounds.verified >= end) & (deepest > 0)
         full = np.divide(1.0, deepest, out=np.zeros(len(rounds)), where=knows)
         k = positions(rounds)
         true = ((k <= rounds.resolved_accepted[:, None]) & traffic).sum(axis=1, dtype=np.int64)
+        known = (pi > 0) | ~traffic
+        # Propensities fall along a row, so what is unknown is a tail: it yields at most as often as the
+        # last position before it, and nothing where that one was seen to be rejected.
+        depth = known.cumprod(axis=1).sum(axis=1)
+        before = np.where(depth > 0, terms[np.arange(len(rounds)), np.maximum(depth - 1, 0)], 1.0)
         return cls(
-            np.concatenate([np.zeros((len(rounds), 1)), np.cumsum(terms, axis=1)], axis=1),
-            (pi > 0) | ~traffic,
+            _by_length(terms),
+            known,
             full,
             true,
+            _by_length(terms * known),
+            _by_length(~known * np.clip(before, 0.0, None)[:, None]),
+            deepest > 0,
         )
+
+
+def _by_length(terms: Float) -> Float:
+    """Sums over the first 0..gamma positions, shape ``[rows, gamma + 1]``."""
+    return np.concatenate([np.zeros((len(terms), 1)), np.cumsum(terms, axis=1)], axis=1)

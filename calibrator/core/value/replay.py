@@ -37,6 +37,7 @@ class Replayed:
     accepted: float
     verified: float
     supported: float
+    lengths: Lengths
 
 
 def policy_lengths(
@@ -99,4 +100,4 @@ def replay(
     verified = float(flat.sum())
     inside = np.arange(1, gamma + 1) <= flat[:, None]
     supported = float((outcomes.known[rows] & inside).sum()) / verified if verified else 1.0
-    return Replayed(rows, 1.0 + accepted, shares.ravel(), float(accepted.sum()), verified, supported)
+    return Replayed(rows, 1.0 + accepted, shares.ravel(), float(accepted.sum()), verified, supported, flat)

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from calibrator.core.bootstrap import Interval, resample_counts
 from calibrator.core.labels import EndOfSequence
 from calibrator.core.parameter_set import ParameterSet
+from calibrator.core.propensity import kish
 from calibrator.core.value.batches import SCHEDULERS, SchedulerName, draw_batches
 from calibrator.core.value.outcome import Outcomes
 from calibrator.core.value.policies import (
@@ -18,10 +19,10 @@ from calibrator.core.value.policies import (
     IDENTITY,
     VERIFY_ALL,
     VERIFY_NONE,
-    Policy,
     monotone_survival,
     standard_policies,
 )
+from calibrator.core.value.rates import KNOWN, Rates, interval
 from calibrator.core.value.replay import Replayed, replay
 from serving_adapter.contract import Rounds
 from serving_adapter.step_cost import StepCost
@@ -31,6 +32,8 @@ Cost = StepCost | Callable[[int], StepCost]
 
 CONCURRENCIES = (1, 8, 32, 128)
 MIN_FORESIGHT_ROUNDS = 200
+MIN_FORESIGHT_N_EFF = 30.0
+"""Kish's effective number of rounds verified in full: exploration's few count for many."""
 MOST_GROUPS = 2000
 """Requests beyond this number are resampled in random groups: the same interval at bounded cost."""
 
@@ -40,10 +43,12 @@ class PolicyValue:
     """What one policy is worth at one concurrency.
 
     Ratios are of tokens per second on the same resamples, so that what both have in common cancels.
-    ``regret`` is the share of perfect foresight's tokens per second that the policy misses, None where
-    too few rounds were verified in full to know. Averages are per round; ``accepted`` excludes the bonus
-    token. ``supported`` is the share of the positions the policy would verify whose label can be seen
-    at all; below 1 the rest is a model's word.
+    ``regret`` is the share of perfect foresight's tokens per second that the policy misses. Averages are
+    per round; ``accepted`` excludes the bonus token. ``supported`` is the share of the positions the policy
+    would verify whose label can be seen at all. Below :data:`calibrator.core.value.rates.KNOWN` the log
+    cannot say what the policy yields: intervals have no estimate and are bounds that hold whatever the unseen
+    labels are, ``accepted`` and ``regret`` are None. ``regret`` is None, too, and perfect foresight left
+    out, where full verification was the scheduler's choice or too rare.
     """
 
     policy: str
@@ -53,13 +58,15 @@ class PolicyValue:
     against_verify_all: Interval
     against_verify_none: Interval
     regret: Interval | None
-    accepted: float
+    accepted: float | None
     verified: float
     supported: float
 
     @property
-    def wasted(self) -> float:
-        """Share of verified tokens that were not accepted; 0 when nothing was verified."""
+    def wasted(self) -> float | None:
+        """Share of verified tokens that were not accepted; 0 when nothing was verified, None: unknown."""
+        if self.accepted is None:
+            return None
         return 1.0 - self.accepted / self.verified if self.verified else 0.0
 
 
@@ -72,8 +79,7 @@ class ValueReport:
     values: tuple[PolicyValue, ...]
     notes: tuple[str, ...]
     confidence: float
-    resampled: Mapping[tuple[str, int], Float]
-    """Tokens per second by policy and concurrency, shape ``[1 + resamples]``, the first on all requests."""
+    rates: Rates
 
     @property
     def concurrencies(self) -> tuple[int, ...]:
@@ -88,19 +94,22 @@ class ValueReport:
         raise KeyError((policy, concurrency))
 
     def compare(self, policy: str, other: str, concurrency: int) -> Interval:
-        """Ratio of tokens per second, less one, on the same resamples."""
-        return _interval(
-            self.resampled[policy, concurrency] / self.resampled[other, concurrency] - 1.0, self.confidence
+        """Ratio of tokens per second, less one, on the same resamples; no estimate where unknown."""
+        ratio = self.rates.ratio(policy, other, concurrency)
+        estimate, low, high = (
+            None if x is None else x - 1.0 for x in (ratio.estimate, ratio.low, ratio.high)
         )
+        return Interval(estimate, low, high)
 
     def worse(self, policy: str, other: str) -> str | None:
         """Why ``policy`` must not replace ``other``: slower beyond its interval somewhere; else None."""
         for concurrency in self.concurrencies:
             change = self.compare(policy, other, concurrency)
-            if change.high is not None and change.high < 0:
+            if change.low is not None and change.high is not None and change.high < 0:
+                estimate = "" if change.estimate is None else f"{change.estimate:+.2%} "
                 return (
                     f"replayed throughput of {policy} against {other} at {concurrency} requests: "
-                    f"{change.estimate:+.2%} [{change.low:+.2%}, {change.high:+.2%}]"
+                    f"{estimate}[{change.low:+.2%}, {change.high:+.2%}]"
                 )
         return None
 
@@ -169,93 +178,82 @@ def value_report(
         groups = MOST_GROUPS
     counts = resample_counts(groups, resamples, seed)
     foresight_weight = weight * outcomes.full
-    foresight = int(np.count_nonzero(foresight_weight)) >= MIN_FORESIGHT_ROUNDS
+    missing = _no_foresight(outcomes, weight)
     complete = bool((outcomes.full == 1).all())
 
-    values: list[PolicyValue] = []
-    resampled: dict[tuple[str, int], Float] = {}
+    replayed: dict[tuple[str, int], Replayed] = {}
     for concurrency in dict.fromkeys(concurrencies):
         random = np.random.default_rng([seed, concurrency])
         step_cost = cost if isinstance(cost, StepCost) else cost(concurrency)
         batches = draw_batches(weight, concurrency, random)
-        done: dict[str, Replayed] = {}
         for policy in chosen:
             mine = batches
             if policy.rule == "foresight":
-                if not foresight:
+                if missing is not None:
                     continue
                 mine = batches if complete else draw_batches(foresight_weight, concurrency, random)
-            done[policy.name] = replay(policy, mine, step_cost, outcomes, scheduler)
-            resampled[policy.name, concurrency] = _rates(done[policy.name], owner, counts)
-        values += [
-            _value(policy, concurrency, done[policy.name], resampled, confidence)
-            for policy in chosen
-            if policy.name in done
-        ]
+            replayed[policy.name, concurrency] = replay(policy, mine, step_cost, outcomes, scheduler)
+    rates = Rates(outcomes, np.asarray(owner, dtype=np.int64), counts, confidence, replayed)
+    values = [_value(policy, concurrency, rates) for policy, concurrency in replayed]
     return ValueReport(
         rounds=len(rounds),
         requests=len(requests),
         values=tuple(values),
-        notes=_notes(values, foresight, cost, concurrencies, rounds.gamma),
+        notes=_notes(values, missing, cost, concurrencies, rounds.gamma),
         confidence=confidence,
-        resampled=resampled,
+        rates=rates,
     )
 
 
-def _rates(replayed: Replayed, owner: NDArray[np.int64], counts: Float) -> Float:
-    """Tokens per second on every resample of requests, shape ``[1 + resamples]``."""
-    groups = counts.shape[1]
-    of = owner[replayed.rows]
-    tokens = np.bincount(of, weights=replayed.tokens, minlength=groups)
-    seconds = np.bincount(of, weights=replayed.seconds, minlength=groups)
-    return np.asarray((counts @ tokens) / (counts @ seconds), dtype=np.float64)
+def _no_foresight(outcomes: Outcomes, weight: Float) -> str | None:
+    """Why nothing can be said of perfect foresight, if so."""
+    unknowable = float(weight[~outcomes.knowable].sum() / weight.sum())
+    if unknowable > 1 - KNOWN:
+        return (
+            f"perfect foresight and regret are not known: {unknowable:.0%} of the rounds could never be "
+            "verified in full without exploration, and those that were are the scheduler's choice"
+        )
+    of = weight * outcomes.full
+    if np.count_nonzero(of) < MIN_FORESIGHT_ROUNDS or kish(of) < MIN_FORESIGHT_N_EFF:
+        return "too few rounds were verified in full for perfect foresight"
+    return None
 
 
-def _value(
-    policy: Policy,
-    concurrency: int,
-    replayed: Replayed,
-    resampled: Mapping[tuple[str, int], Float],
-    confidence: float,
-) -> PolicyValue:
-    rates = resampled[policy.name, concurrency]
-
-    def against(other: str) -> Interval:
-        return _interval(rates / resampled[other, concurrency], confidence)
-
-    best = resampled.get((FORESIGHT, concurrency))
+def _value(policy: str, concurrency: int, rates: Rates) -> PolicyValue:
+    replayed = rates.replayed[policy, concurrency]
     rounds = len(replayed.rows)
+    known = rates.known(policy, concurrency)
+    regret = None
+    if (FORESIGHT, concurrency) in rates.replayed and known:
+        missed = 1.0 - rates.points(policy, concurrency) / rates.points(FORESIGHT, concurrency)
+        regret = interval(missed, rates.confidence)
     return PolicyValue(
-        policy=policy.name,
+        policy=policy,
         concurrency=concurrency,
-        tokens_per_second=_interval(rates, confidence),
-        against_identity=against(IDENTITY),
-        against_verify_all=against(VERIFY_ALL),
-        against_verify_none=against(VERIFY_NONE),
-        regret=None if best is None else _interval(1.0 - rates / best, confidence),
-        accepted=replayed.accepted / rounds,
+        tokens_per_second=rates.rate(policy, concurrency),
+        against_identity=rates.ratio(policy, IDENTITY, concurrency),
+        against_verify_all=rates.ratio(policy, VERIFY_ALL, concurrency),
+        against_verify_none=rates.ratio(policy, VERIFY_NONE, concurrency),
+        regret=regret,
+        accepted=replayed.accepted / rounds if known else None,
         verified=replayed.verified / rounds,
         supported=replayed.supported,
     )
 
 
-def _interval(figures: Float, confidence: float) -> Interval:
-    low, high = np.quantile(figures[1:], [(1 - confidence) / 2, (1 + confidence) / 2])
-    return Interval(float(figures[0]), float(low), float(high))
-
-
 def _notes(
-    values: Sequence[PolicyValue], foresight: bool, cost: Cost, concurrencies: Sequence[int], gamma: int
+    values: Sequence[PolicyValue], missing: str | None, cost: Cost, concurrencies: Sequence[int], gamma: int
 ) -> tuple[str, ...]:
     notes = []
     worst = min(v.supported for v in values)
-    if worst < 0.999:
+    if worst < KNOWN:
+        unknown = dict.fromkeys(v.policy for v in values if v.supported < KNOWN)
         notes.append(
             f"verified traffic only: {1 - worst:.0%} of the positions some policy would verify can never be "
-            "seen without exploration; their yield is a model's word"
+            f"seen without exploration; no figure but bounds for {', '.join(unknown)}"
         )
-    if not foresight:
-        notes.append("too few rounds were verified in full for perfect foresight")
+    if missing is not None:
+        notes.append(missing)
     for concurrency in concurrencies:
         step_cost = cost if isinstance(cost, StepCost) else cost(concurrency)
         if concurrency * (1 + gamma) > step_cost.measured_to:

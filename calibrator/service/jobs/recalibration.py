@@ -57,7 +57,7 @@ class Recalibration:
             earlier = None if run.refresh_id is None else refreshes.get(connection, run.refresh_id)
         if deployment is None:
             raise KeyError(f"deployment {run.deployment_id}")
-        if earlier is not None and earlier.outcome not in (None, refreshes.ABANDONED):
+        if earlier is not None and earlier.outcome not in (None, refreshes.ABANDONED, refreshes.FAILED):
             # The service before came as far as its verdict, and perhaps no further: nothing is fitted again.
             assert earlier.outcome is not None
             # Should engines not have seen its version yet, the service's loop shows it to them.

@@ -214,10 +214,12 @@ class JobRunner:
         finally:
             self._held.pop(run.id, None)
         self.finished += 1
-        log.info(
-            "run_finished run=%d attempt=%d trigger=%s state=%s outcome=%s",
-            run.id, run.attempt, run.trigger, state, result.outcome,
-        )  # fmt: skip
+        told = "run_finished run=%d attempt=%d trigger=%s state=%s outcome=%s"
+        values = (run.id, run.attempt, run.trigger, state, result.outcome)
+        if state == runs.FAILED:
+            log.warning(f"{told} reason=%r", *values, "; ".join(result.reasons))
+        else:
+            log.info(told, *values)
 
     def _result(self, run: Run, hold: Callable[[Connection, int], None]) -> tuple[str, Result]:
         log.info(

@@ -30,6 +30,7 @@ class Measured:
     document: ParameterDocument | None
     ledger: LedgerFigures
     refreshes: Mapping[str, int] = field(default_factory=dict)
+    runs: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def sums(self) -> WindowSums | None:
@@ -59,7 +60,7 @@ def snapshot(connection: Connection, now: float) -> Snapshot:
         start: window_series.of_deployments(connection, gammas, start, start + HOUR)
         for start in range(end - RECENT_HOURS * HOUR, end, HOUR)
     }
-    refreshed = fleet.refresh_counts(connection)
+    refreshed, ran = fleet.refresh_counts(connection), fleet.run_counts(connection)
     measured = []
     for overview in overviews(connection, shown, now):
         deployment = overview.deployment
@@ -73,6 +74,7 @@ def snapshot(connection: Connection, now: float) -> Snapshot:
                     connection, deployment.id, now - LEDGER_SECONDS, now + 1.0
                 ).figures(),
                 refreshes=refreshed.get(deployment.id, {}),
+                runs=ran.get(deployment.id, {}),
             )
         )
     return Snapshot(measured, hidden)

@@ -10,6 +10,7 @@ import dataclasses
 import logging
 import socket
 import uuid
+from collections.abc import Mapping
 from typing import Any
 
 from calibrator.core.arms import ArmSums
@@ -25,7 +26,14 @@ from calibrator.store.errors import ConflictError
 from calibrator.store.rollouts import ALL, CANARY, SHADOW, Rollout
 from calibrator.store.store import Store
 from serving_adapter.contract import encode_document
-from serving_adapter.ports import Candidate, Clock, ParameterStore, VersionConflictError
+from serving_adapter.ports import (
+    Candidate,
+    Clock,
+    ParameterStore,
+    ReplicaReport,
+    VersionConflictError,
+)
+from serving_adapter.step_cost import StepCost
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +41,8 @@ LEASE_SECONDS = 30.0
 """A look takes milliseconds; a controller that died in one is waited for this long."""
 ACTOR = "controller"
 UNDECIDED = "undecided"
+ASKED_SHARE = "asked_share"
+"""Part of the evidence where not the share that was asked for is in force, but the nearest possible."""
 
 
 class RolloutController:
@@ -141,9 +151,7 @@ class RolloutController:
         reports = self._parameter_store.reports(deployment.name)
         seen = sides(deployment.name, rollout, reports)
         if seen.live >= 2 and not (seen.canaries and seen.controls):
-            share = splitting_share(deployment.name, reports, rollout.share)
-            reason = f"share {rollout.share:.4g} leaves a side without replicas: {share:.4g}"
-            rollout = self._with_share(rollout, share, reason, now)
+            rollout = self._with_share(deployment, rollout, reports, now)
             seen = sides(deployment.name, rollout, reports)
         decision = judge_canary(
             sums.get("control", ArmSums.zeros()), sums.get("canary", ArmSums.zeros()), rules_of(rollout)
@@ -155,7 +163,10 @@ class RolloutController:
             decision = dataclasses.replace(
                 decision, action="wait", reason="no replica reports that it runs the candidate"
             )
-        canary = {"canary": [dataclasses.asdict(measure) for measure in decision.measures]}
+        canary = {
+            "canary": [dataclasses.asdict(measure) for measure in decision.measures],
+            "curve": self._has_curve(rollout),
+        }
         self._note(rollout, {**canary, **_told(decision, seen), "taken_up": taken_up})
         late = now - rollout.stage_since > settings.wait_seconds
         if seen.refused:
@@ -171,6 +182,15 @@ class RolloutController:
             self._give_up(rollout, f"no replica took it up within {settings.wait_seconds:g} s")
         elif seen.live >= 2:
             self._offer(deployment, rollout)
+
+    def _has_curve(self, rollout: Rollout) -> bool:
+        """Whether steps of both arms are related to a curve; else plain seconds are compared."""
+        with self._store.read() as connection:
+            documents = [
+                parameters.get(connection, rollout.deployment_id, version)
+                for version in (rollout.control_version, rollout.version)
+            ]
+        return any(each is not None and StepCost.from_curve(each.cost) is not None for each in documents)
 
     def _alone(self, rollout: Rollout, seen: Sides, now: float) -> None:
         """There is nothing to compare with: back to scoring, or, where it runs already, away with it."""
@@ -201,11 +221,23 @@ class RolloutController:
             deployment.name, rollout.version, rollout.share,
         )  # fmt: skip
 
-    def _with_share(self, rollout: Rollout, share: float, reason: str, now: float) -> Rollout:
+    def _with_share(
+        self, deployment: Deployment, rollout: Rollout, reports: Mapping[str, ReplicaReport], now: float
+    ) -> Rollout:
+        """Take the nearest share that leaves live replicas on both sides, and remember the one asked for."""
+        asked = rollout.evidence.get(ASKED_SHARE, rollout.share)
+        share = splitting_share(deployment.name, reports, asked)
+        moved = dataclasses.replace(rollout, share=share, evidence={**rollout.evidence, ASKED_SHARE: asked})
+        seen = sides(deployment.name, moved, reports)
+        reason = (
+            f"{asked:.3g} of the replicas was asked for, which is none or all of the {seen.live} live ones: "
+            f"{len(seen.canaries)} of them, the nearest possible, takes part"
+        )
         with self._store.write() as connection:
             rollouts.set_share(connection, rollout.id, share)
+            rollouts.set_evidence(connection, rollout.id, moved.evidence)
             rollouts.note(connection, rollout.id, now, rollout.stage, reason, ACTOR)
-        return dataclasses.replace(rollout, share=share)
+        return moved
 
     @staticmethod
     def _held(deployment: Deployment, decision: Decision) -> Decision:

@@ -83,7 +83,7 @@ CurrentCaller = Annotated[Caller, Depends(caller_of)]
 def _why(caller: Caller, needed: Role) -> str:
     if caller.subject == "local":
         return (
-            f"this needs the role {needed}: without tokens the service is for reading only; make one with "
-            f"`dspark-calibrator token create --role {needed}`"
+            f"this needs the role {needed}, and callers without a token have {caller.role} here; make one "
+            f"with `dspark-calibrator token create --role {needed}`"
         )
     return f"this needs the role {needed}, the caller has {caller.role}"

@@ -12,6 +12,7 @@ from calibrator.service.web.access import Access, bearer_scheme
 from calibrator.service.web.context import ServiceContext
 from calibrator.service.web.failures import Failures
 from calibrator.service.web.guards import Guard, SecurityHeaders
+from calibrator.service.web.head_requests import HeadRequests
 from calibrator.service.web.live import LiveParts, lifespan
 from calibrator.service.web.mutations import Mutations
 from calibrator.service.web.openapi import TAGS, describe
@@ -38,6 +39,8 @@ from calibrator.service.web.routes import (
     version_export,
     versions,
 )
+from calibrator.service.web.store_patience import StorePatience
+from calibrator.service.web.unknown_parameters import no_unknown_parameters
 
 API_ROUTERS: tuple[APIRouter, ...] = (
     me.router,
@@ -87,20 +90,22 @@ def create_app(context: ServiceContext, access: AccessPolicy, hosts: Collection[
     )
     app.state.context = context
     live = app.state.live = LiveParts(context)
-    problems.install(app)
+    problems.install(app, missing_page=dashboard.page)
     for router in API_ROUTERS:
         app.include_router(
             router,
             prefix="/v1",
-            dependencies=[Depends(bearer_scheme)],
+            dependencies=[Depends(bearer_scheme), Depends(no_unknown_parameters)],
             responses=problems.problem_responses(401, 403, 422, 503),
         )
     for router in OPEN_ROUTERS:
         app.include_router(router)
     # The last one added is the outermost.
+    app.add_middleware(HeadRequests)
     app.add_middleware(RequestCounts, counter=live.metrics.requests)
     app.add_middleware(Mutations, store=context.store, clock=context.clock)
     app.add_middleware(Access, policy=access)
+    app.add_middleware(StorePatience, seconds=context.settings.database_wait_seconds)
     app.add_middleware(Guard, hosts=hosts)
     app.add_middleware(Failures)
     app.add_middleware(RequestLog)

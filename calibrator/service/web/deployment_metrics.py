@@ -11,9 +11,11 @@ from calibrator.service.reading.figures import figures_of
 from calibrator.service.reading.replicas import ReplicaCounts
 from calibrator.service.reading.snapshot import Measured, Snapshot
 from calibrator.store.episodes import EPISODE_KINDS
+from calibrator.store.runs import ABANDONED, DONE, FAILED
 
 PREFIX = "dspark_calibrator"
 STATUSES = ("ok", "drifting", "insufficient", "stale", "no_data", "frozen")
+ENDED = (DONE, FAILED, ABANDONED)
 MAX_VERSIONS = 10
 """Versions named per deployment, the newest; replicas of older ones are counted as ``older``."""
 
@@ -156,6 +158,9 @@ def _states(measured: Iterable[Measured]) -> Iterator[Metric]:
     refreshes = CounterMetricFamily(
         f"{PREFIX}_refreshes", "Refreshes by outcome.", labels=["deployment", "outcome"]
     )
+    runs = CounterMetricFamily(
+        f"{PREFIX}_runs", "Runs that have ended, by state.", labels=["deployment", "state"]
+    )
     value = _gauge("value_relative", "Tokens per second of the set in force against the identity, less one.")
     for each in measured:
         overview = each.overview
@@ -166,9 +171,11 @@ def _states(measured: Iterable[Measured]) -> Iterator[Metric]:
             episodes.add_metric([name, kind], overview.drift.get(kind, 0))
         for outcome, count in sorted(each.refreshes.items()):
             refreshes.add_metric([name, outcome], count)
+        for state in ENDED:
+            runs.add_metric([name, state], each.runs.get(state, 0))
         if overview.value is not None and overview.value.relative is not None:
             value.add_metric([name], overview.value.relative)
-    yield from (status, episodes, refreshes, value)
+    yield from (status, episodes, refreshes, runs, value)
 
 
 def _replicas(measured: Iterable[Measured], counts: Mapping[str, ReplicaCounts]) -> Iterator[Metric]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from dataclasses import dataclass
 
 from calibrator.service.web.context import ServiceContext
-from calibrator.store.errors import SchemaError, StoreError
+from calibrator.store.errors import FileReplacedError, SchemaError, StoreError
 from serving_adapter.ports import TransportError
 
 log = logging.getLogger(__name__)
@@ -17,11 +18,12 @@ KEEP_SECONDS = 1.0
 PROBE = "-"
 """Name that is read to see whether the parameter store answers; no deployment needs to have it."""
 OK, UNREACHABLE, NOT_MIGRATED, UNKNOWN = "ok", "unreachable", "not migrated", "unknown"
+REPLACED = "file deleted or replaced"
 
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """One word per part: ``ok``, ``unreachable``, ``not migrated`` or ``unknown``."""
+    """Words per part: ``ok``, ``unreachable``, ``file deleted or replaced``, ``not migrated``, ``unknown``."""
 
     database: str
     schema: str
@@ -40,6 +42,8 @@ class Health:
         self._context = context
         self._lock = threading.Lock()
         self._known: tuple[float, Readiness] | None = None
+        with contextlib.suppress(StoreError):
+            context.store.check_file()  # remembers which file it is
 
     def readiness(self) -> Readiness:
         """Look, or say what was seen within the second."""
@@ -54,7 +58,11 @@ class Health:
 
     def _database(self) -> tuple[str, str]:
         try:
+            self._context.store.check_file()
             self._context.store.check_schema()
+        except FileReplacedError as error:
+            log.warning("not_ready part=database reason=%r", str(error))
+            return REPLACED, UNKNOWN
         except SchemaError as error:
             log.warning("not_ready part=schema reason=%r", str(error))
             return OK, NOT_MIGRATED

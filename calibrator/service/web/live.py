@@ -19,6 +19,7 @@ class LiveParts:
     """Caches and background work of one application."""
 
     def __init__(self, context: ServiceContext) -> None:
+        self.store = context.store
         self.reports = ReportCache(context.parameter_store, context.clock)
         self.health = Health(context)
         self.metrics = Metrics(context, self.reports)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -240,11 +240,18 @@ HANDLED: tuple[type[Exception], ...] = (
 )
 
 
-def install(app: FastAPI) -> None:
-    """Answer every error of ``app`` with a problem document."""
+def install(app: FastAPI, missing_page: Callable[[], Response]) -> None:
+    """Answer every error of ``app`` with a problem document.
+
+    Only a browser that was led to no page gets ``missing_page``, with the status that says so.
+    """
 
     def handle(request: Request, error: Exception) -> Response:
         problem = as_problem(error)
+        if problem.status == 404 and _wants_a_page(request):
+            page = missing_page()
+            page.status_code = problem.status
+            return page
         if problem.status >= 500:
             log.warning(
                 "request_failed path=%r status=%d reason=%r", request.url.path, problem.status, str(error)
@@ -253,6 +260,12 @@ def install(app: FastAPI) -> None:
 
     for kind in HANDLED:
         app.add_exception_handler(kind, handle)
+
+
+def _wants_a_page(request: Request) -> bool:
+    """Whether somebody reads the answer in a browser, and not a program that asked the API for something."""
+    ours = request.url.path.startswith(("/v1/", "/static/"))
+    return request.method in ("GET", "HEAD") and not ours and "text/html" in request.headers.get("accept", "")
 
 
 def _invalid_request(error: RequestValidationError) -> Problem:

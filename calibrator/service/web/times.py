@@ -102,12 +102,26 @@ ToQuery = Annotated[
         examples=["2026-11-29T22:00:00Z"],
     ),
 ]
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def _seconds(given: object) -> object:
+    """Read ``60s``, ``5m``, ``1h`` and ``1d``; whatever else is left to be judged as a number."""
+    text = given.strip() if isinstance(given, str) else ""
+    number, unit = text[:-1], _UNITS.get(text[-1:])
+    if unit is None or not _NUMBER.fullmatch(number):
+        return given
+    return float(number) * unit
+
+
 StepQuery = Annotated[
     float | None,
+    BeforeValidator(_seconds),
     Query(
         gt=0,
         le=366 * 86400.0,
-        description="Seconds per point; chosen to give at most 200 points when left out.",
+        description="Seconds per point, or with a unit (60s, 5m, 1h, 1d); chosen to give at most 200 points "
+        "when left out.",
     ),
 ]
 

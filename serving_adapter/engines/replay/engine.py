@@ -193,6 +193,15 @@ class ReplayEngine:
         """Requests that played their last round."""
         return self._traffic.finished
 
+    def deal_as_new_requests(self) -> None:
+        """From now on a recorded request that is dealt again is another request.
+
+        For an engine that serves for ever: whatever is estimated over requests (intervals of a rollout) then
+        narrows with time, as it does under traffic that never ends. Held-out rows are then no longer of
+        requests that a fit has not seen, so leave it out where that is judged.
+        """
+        self._traffic.laps_apart = True
+
     def step(self) -> StepResult:
         """Serve one step of all running requests."""
         parameters = self._take_parameters()

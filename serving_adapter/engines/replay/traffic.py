@@ -14,6 +14,9 @@ from serving_adapter.exploration import request_hash
 
 Index = NDArray[np.int64]
 
+_LAP = np.uint64(0x9E3779B97F4A7C15)
+"""Between the identities of two dealings of a request; any odd number far from small multiples would do."""
+
 
 class RequestTraffic:
     """A fixed number of running requests, each playing its recorded rounds one step after the other.
@@ -21,8 +24,8 @@ class RequestTraffic:
     When a request has no rounds left the next one is dealt from the mix of the current phase: every
     request of a mix once, in random order, then again. A request keeps its identity when it is dealt
     again and its rounds are numbered on, so that whatever is split by request is split by recorded
-    request. The requests that run at the start are somewhere in their middle, as in an engine that has
-    been serving for a while.
+    request (:attr:`laps_apart` makes each dealing another request instead). The requests that run at the
+    start are somewhere in their middle, as in an engine that has been serving for a while.
 
     Parameters
     ----------
@@ -72,6 +75,8 @@ class RequestTraffic:
         self._request = np.zeros(concurrency, dtype=np.int64)
         self._row = np.zeros(concurrency, dtype=np.int64)
         self._lap = np.zeros(concurrency, dtype=np.int64)
+        self.laps_apart = False
+        """Whether a request that is dealt again counts as another one."""
         self.started = self.finished = 0
         for slot in range(concurrency):
             self._start(slot, 0)
@@ -89,7 +94,10 @@ class RequestTraffic:
 
     def requests(self) -> NDArray[np.uint64]:
         """Identity of each running request, shape ``[concurrency]``: that of the recorded one."""
-        return self.identity[self._request]
+        identity = self.identity[self._request]
+        if self.laps_apart:
+            identity = identity + self._lap.astype(np.uint64) * _LAP
+        return identity
 
     def request_steps(self) -> NDArray[np.uint32]:
         """Round number within each running request, shape ``[concurrency]``."""

@@ -11,6 +11,7 @@ import torch
 
 from serving_adapter.adapter import ServingAdapter
 from serving_adapter.contract import EngineIdentity
+from serving_adapter.engines.torch.checks import check_drafter, check_model, check_scheduler
 from serving_adapter.engines.torch.dspark.checkpoint import load_drafter_model, packaged_drafter
 from serving_adapter.engines.torch.dspark.drafter import DSparkDrafter
 from serving_adapter.engines.torch.engine import TorchEngine
@@ -47,6 +48,8 @@ class EngineOptions:
         Most requests in a batch; most positions of one, draft included.
     profile
         Whether to measure what a step costs before serving.
+    profile_seconds
+        Most seconds that this may take; what is measured by then stands.
     """
 
     model: str = SMOLLM2
@@ -57,6 +60,7 @@ class EngineOptions:
     max_requests: int = 16
     max_context: int = 2048
     profile: bool = True
+    profile_seconds: float = 60.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,6 +77,7 @@ def build_engine(
     options: EngineOptions,
     scheduler: Scheduler,
     adapter_for: Callable[[EngineIdentity], ServingAdapter | None] = lambda _identity: None,
+    report: Callable[[str], None] = lambda _text: None,
 ) -> BuiltEngine:
     """Load everything and put it together.
 
@@ -84,6 +89,9 @@ def build_engine(
         How much of each draft to verify.
     adapter_for
         Makes the adapter once the identity of the engine is known; not asked when nothing is drafted.
+        Asked last: a start that fails earlier leaves the ring to whoever writes it.
+    report
+        Called with what is going on.
 
     Raises
     ------
@@ -94,17 +102,29 @@ def build_engine(
         raise ValueError(f"precision: got {options.precision!r}, expected {', '.join(PRECISIONS)}")
     if options.device.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"device: got {options.device!r}, but PyTorch finds no CUDA device")
+    check_scheduler(scheduler, check_drafter(options.drafter, DRAFTERS), options.drafter)
+    check_model(options.model)
     if options.threads:
         torch.set_num_threads(options.threads)
     dtype: torch.dtype = getattr(torch, options.precision)
+    report(f"loading {options.model}")
     loaded = load_target(options.model, device=options.device, dtype=dtype)
     limit = min(options.max_context, int(loaded.model.config.max_position_embeddings))
     target = PackedModel(loaded.model, rows=options.max_requests, limit=limit)
     drafter = build_drafter(options, target)
-    adapter = None if drafter is None else adapter_for(identity_of(options, loaded, drafter))
-    engine = TorchEngine(target, drafter, scheduler, adapter, max_requests=options.max_requests)
+    profile = None
     if options.profile and drafter is not None:
-        engine.profile = measure_profile(target, drafter, max_requests=options.max_requests)
+        profile = measure_profile(
+            target,
+            drafter,
+            max_requests=options.max_requests,
+            budget_seconds=options.profile_seconds,
+            progress=lambda done, total: report(f"profiling {done} of {total}") if done % 10 == 1 else None,
+        )
+    adapter = None if drafter is None else adapter_for(identity_of(options, loaded, drafter))
+    engine = TorchEngine(
+        target, drafter, scheduler, adapter, max_requests=options.max_requests, profile=profile
+    )
     return BuiltEngine(engine, loaded.tokenizer, loaded.name, stop_tokens_of(loaded))
 
 

@@ -15,7 +15,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
@@ -38,6 +37,7 @@ from serving_adapter.engines.torch.service import (
     Piece,
     ShuttingDownError,
 )
+from serving_adapter.engines.torch.shapes import ChatShape, CompletionShape, Shape, usage
 from serving_adapter.engines.torch.text import TextStream
 
 log = logging.getLogger(__name__)
@@ -183,9 +183,17 @@ class _Handler(BaseHTTPRequestHandler):
             model = {"id": service.built.name, "object": "model", "owned_by": "dspark"}
             self._send(200, {"object": "list", "data": [model]})
         elif path == "/stats":
-            self._send(200, _stats(service))
+            self._send(200, service.stats())
         else:
             self._fail(404, f"{self.path}: no such path", "not_found_error")
+
+    def _health(self, service: EngineService) -> None:
+        if service.refusing:
+            self._send(503, {"status": "shutting down"})
+        elif not service.alive:
+            self._send(503, {"status": "the engine has ended"})
+        else:
+            self._send(200, {"status": "ok"})
 
     def do_POST(self) -> None:
         answers = {"/v1/completions": self._completion, "/v1/chat/completions": self._chat}
@@ -236,7 +244,7 @@ class _Handler(BaseHTTPRequestHandler):
         prompt = (
             body.prompt if isinstance(body.prompt, list) else self.server.service.texts.encode(body.prompt)
         )
-        self._answer(body, prompt, _CompletionShape())
+        self._answer(body, prompt, CompletionShape())
 
     def _chat(self, raw: bytes) -> None:
         body = decode_chat(raw)
@@ -244,9 +252,9 @@ class _Handler(BaseHTTPRequestHandler):
         if not texts.has_chat:
             raise BadRequestError("messages: this model has no chat template; use /v1/completions")
         prompt = texts.encode_chat([{"role": m.template_role, "content": m.text} for m in body.messages])
-        self._answer(body, prompt, _ChatShape())
+        self._answer(body, prompt, ChatShape())
 
-    def _answer(self, body: CompletionBody | ChatBody, prompt: list[int], shape: _Shape) -> None:
+    def _answer(self, body: CompletionBody | ChatBody, prompt: list[int], shape: Shape) -> None:
         service = self.server.service
         if body.model not in ("", service.built.name):
             message = f"model: got {body.model!r}, which is not served here; expected {service.built.name!r}"
@@ -278,7 +286,7 @@ class _Handler(BaseHTTPRequestHandler):
         generation: Generation,
         body: CompletionBody | ChatBody,
         prompt: list[int],
-        shape: _Shape,
+        shape: Shape,
         head: dict[str, Any],
     ) -> None:
         """One answer when all of it is there."""
@@ -291,7 +299,7 @@ class _Handler(BaseHTTPRequestHandler):
         choice = shape.whole(text) | {"index": 0, "finish_reason": reason, "logprobs": None}
         if body.return_token_ids:
             choice |= {"prompt_token_ids": prompt, "token_ids": tokens}
-        self._send(200, head | {"object": shape.kind, "choices": [choice], "usage": _usage(prompt, tokens)})
+        self._send(200, head | {"object": shape.kind, "choices": [choice], "usage": usage(prompt, tokens)})
 
     def _pieces(self, generation: Generation) -> Iterator[Piece]:
         """What comes of a generation, for as long as the client is there to hear it.
@@ -312,7 +320,7 @@ class _Handler(BaseHTTPRequestHandler):
         generation: Generation,
         body: CompletionBody | ChatBody,
         prompt: list[int],
-        shape: _Shape,
+        shape: Shape,
         head: dict[str, Any],
     ) -> None:
         """Server-sent events."""
@@ -346,7 +354,7 @@ class _Handler(BaseHTTPRequestHandler):
         except EngineFailedError as error:
             self._event(error_body(str(error), "server_error", 500))
         if body.include_usage:
-            self._event(head | {"choices": [], "usage": _usage(prompt, tokens)})
+            self._event(head | {"choices": [], "usage": usage(prompt, tokens)})
         self._chunk(b"data: [DONE]\n\n")
         self._chunk(b"")
 
@@ -362,6 +370,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(data)))
+            if self.close_connection:  # a client that keeps connections must not use this one again
+                self.send_header("Connection", "close")
             self.end_headers()
             self.wfile.write(data)
 
@@ -382,51 +392,3 @@ def _hung_up(connection: socket.socket) -> bool:
         return connection.recv(1, socket.MSG_PEEK) == b""
     except OSError:
         return True
-
-
-class _Shape:
-    """How the two kinds of completion say the same thing."""
-
-    prefix = kind = piece_kind = ""
-
-    def whole(self, text: str) -> dict[str, Any]:
-        """The whole answer."""
-        return {"text": text}
-
-    def piece(self, text: str, first: bool) -> dict[str, Any]:  # noqa: ARG002
-        """A piece of a stream."""
-        return {"text": text}
-
-
-class _CompletionShape(_Shape):
-    prefix, kind, piece_kind = "cmpl", "text_completion", "text_completion"
-
-
-class _ChatShape(_Shape):
-    prefix, kind, piece_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
-
-    def whole(self, text: str) -> dict[str, Any]:
-        return {"message": {"role": "assistant", "content": text}}
-
-    def piece(self, text: str, first: bool) -> dict[str, Any]:
-        return {"delta": ({"role": "assistant"} if first else {}) | {"content": text}}
-
-
-def _usage(prompt: list[int], tokens: list[int]) -> dict[str, int]:
-    return {
-        "prompt_tokens": len(prompt),
-        "completion_tokens": len(tokens),
-        "total_tokens": len(prompt) + len(tokens),
-    }
-
-
-def _stats(service: EngineService) -> dict[str, Any]:
-    totals, engine = service.totals, service.engine
-    adapter = engine.adapter
-    return asdict(totals) | {
-        "tokens_per_second": totals.tokens / totals.seconds if totals.seconds else 0.0,
-        "running": engine.running,
-        "waiting": engine.waiting,
-        "version": engine.parameters.version,
-        "fingerprint": "" if adapter is None else adapter.identity.fingerprint(),
-    }

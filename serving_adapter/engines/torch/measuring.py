@@ -21,6 +21,8 @@ def measure_profile(
     max_requests: int,
     context: int = 128,
     repetitions: int = 3,
+    budget_seconds: float = float("inf"),
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> StepProfile:
     """Measure what verification costs by batch tokens and drafting by requests.
@@ -37,6 +39,8 @@ def measure_profile(
         Tokens in front of every draft.
     repetitions
         Timed runs of each size.
+    budget_seconds, progress
+        See :meth:`StepProfile.measure`.
     clock
         Seconds that never go back.
     """
@@ -65,5 +69,7 @@ def measure_profile(
         gamma=drafter.gamma,
         max_requests=max_requests,
         repetitions=repetitions,
+        budget_seconds=budget_seconds,
+        progress=progress,
         clock=clock,
     )

@@ -38,6 +38,8 @@ class StepProfile:
         gamma: int,
         max_requests: int,
         repetitions: int = 3,
+        budget_seconds: float = float("inf"),
+        progress: Callable[[int, int], None] = lambda _done, _total: None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> StepProfile:
         """Run steps of every size and take the median time of each.
@@ -52,14 +54,30 @@ class StepProfile:
             The largest step has ``max_requests * (gamma + 1)`` tokens.
         repetitions
             Timed runs of each size, after one that is not timed.
+        budget_seconds
+            For all runs together. When it is used up, no further one begins: sizes then have fewer runs
+            than wished for, and the largest may have none, so that the profile ends below them.
+        progress
+            Called before each run with its number and the number of all.
         clock
             Seconds that never go back.
         """
         sizes = _sizes(max_requests * (gamma + 1))
         counts = _sizes(max_requests)
-        verify_seconds = _medians(verify, sizes, repetitions, clock)
-        draft_seconds = _medians(draft, counts, repetitions, clock)
-        return cls(sizes, verify_seconds, counts, draft_seconds)
+        runs = (repetitions + 1) * len(sizes)
+        total = runs + (repetitions + 1) * len(counts)
+        verify_seconds, used = _medians(
+            verify, sizes, repetitions, budget_seconds / 2, lambda done: progress(done, total), clock
+        )
+        draft_seconds, _ = _medians(
+            draft,
+            counts,
+            repetitions,
+            budget_seconds - used,
+            lambda done: progress(runs + done, total),
+            clock,
+        )
+        return cls(sizes[: len(verify_seconds)], verify_seconds, counts[: len(draft_seconds)], draft_seconds)
 
     def cost(self, requests: int) -> StepCost:
         """Seconds of a whole step of that many requests, by batch tokens."""
@@ -86,16 +104,30 @@ def _sizes(largest: int) -> tuple[int, ...]:
 
 
 def _medians(
-    run: Callable[[int], None], sizes: Sequence[int], repetitions: int, clock: Callable[[], float]
-) -> tuple[float, ...]:
-    samples = np.zeros((repetitions + 1, len(sizes)))
+    run: Callable[[int], None],
+    sizes: Sequence[int],
+    repetitions: int,
+    budget: float,
+    progress: Callable[[int], None],
+    clock: Callable[[], float],
+) -> tuple[tuple[float, ...], float]:
+    """Median seconds of the sizes that were run at all, the smallest at least; and the seconds used."""
+    samples = np.full((repetitions + 1, len(sizes)), np.nan)
+    used = 0.0
     # Sizes in turn, so that a slow moment of the machine does not fall on one size alone.
-    for repetition in range(repetitions + 1):
-        for index, size in enumerate(sizes):
-            begin = clock()
-            run(size)
-            samples[repetition, index] = clock() - begin
-    medians = np.median(samples[1:], axis=0)
+    for number in range(samples.size):
+        if number and used >= budget:
+            break
+        repetition, index = divmod(number, len(sizes))
+        progress(number + 1)
+        begin = clock()
+        run(sizes[index])
+        samples[repetition, index] = seconds = clock() - begin
+        used += seconds
+    samples = samples[:, ~np.isnan(samples[0])]
+    timed = samples[1:]
+    # The first run is not timed (it warms up), but where the budget left no other it has to do.
+    timed = np.where(np.isnan(timed).all(axis=0), samples[0], timed)
     # A larger batch is never cheaper: where noise says so, the running maximum stands.
-    seconds = np.maximum.accumulate(np.maximum(medians, 1e-9))
-    return tuple(float(s) for s in seconds)
+    seconds_of = np.maximum.accumulate(np.maximum(np.nanmedian(timed, axis=0), 1e-9))
+    return tuple(float(s) for s in seconds_of), used

@@ -76,6 +76,10 @@ class SelfDraftHead:
         return torch.cat((hidden.float(), projected), dim=-1) @ self.weight + self.bias
 
 
+DEFAULT_GAMMA = 7
+"""Draft positions of a drafter that could draft on for ever."""
+
+
 class SelfDrafter:
     """Drafts with a rounded copy of the target.
 
@@ -92,7 +96,12 @@ class SelfDrafter:
     feature_layers: tuple[int, ...] = ()
 
     def __init__(
-        self, model: PackedModel, head: SelfDraftHead | None, *, gamma: int = 7, name: str = "self-draft"
+        self,
+        model: PackedModel,
+        head: SelfDraftHead | None,
+        *,
+        gamma: int = DEFAULT_GAMMA,
+        name: str = "self-draft",
     ) -> None:
         self.model, self.head, self.gamma, self.name = model, head, gamma, name
         self._held: list[int] = []

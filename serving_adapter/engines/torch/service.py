@@ -7,7 +7,8 @@ import queue
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from serving_adapter.engines.torch.building import BuiltEngine
 from serving_adapter.engines.torch.engine import StepResult
@@ -194,6 +195,17 @@ class EngineService:
             self._fail_open(EngineFailedError("the engine has ended"))
         self._work.set()
         return generation
+
+    def stats(self) -> dict[str, Any]:
+        """Totals, speed, what runs and waits, and the parameters in force."""
+        totals, adapter = self.totals, self.engine.adapter
+        return asdict(totals) | {
+            "tokens_per_second": totals.tokens / totals.seconds if totals.seconds else 0.0,
+            "running": self.engine.running,
+            "waiting": self.engine.waiting,
+            "version": self.engine.parameters.version,
+            "fingerprint": "" if adapter is None else adapter.identity.fingerprint(),
+        }
 
     def _run(self) -> None:
         try:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from calibrator.service.importing import ForeignFormat
 from calibrator.service.web.models.base import Given, Probability
+from serving_adapter.contract import MAX_GAMMA
 
 Reason = Annotated[str, Field(max_length=500, description="Why; kept in the audit and with the version.")]
 Settings = Annotated[
@@ -31,11 +32,18 @@ class NewDeployment(Given):
         pattern=r"^[!-z|~]+$",
         description="Printable ASCII but spaces and braces.",
     )
-    gamma: int = Field(ge=1, le=64, description="Draft positions.")
+    gamma: int = Field(ge=1, le=MAX_GAMMA, strict=True, description="Draft positions.")
     fingerprint: str = Field(
         max_length=128, pattern=r"^[ -~]*$", description="Engine configuration, as its replicas report it."
     )
     settings: Settings = Field(default_factory=dict)
+
+    @field_validator("name")
+    @classmethod
+    def _can_be_in_a_path(cls, name: str) -> str:
+        if name in (".", ".."):
+            raise ValueError("expected another name: clients take this one out of a path")
+        return name
 
 
 class DeploymentChange(Given):
@@ -53,7 +61,7 @@ class Frozen(Given):
 
     model_config = ConfigDict(json_schema_extra={"example": {"frozen": True, "reason": "load test"}})
 
-    frozen: bool
+    frozen: bool = Field(strict=True)
     reason: Reason = ""
 
 
@@ -93,7 +101,7 @@ class NewVersion(Given):
     requests: int = Field(
         default=1, ge=1, le=100_000, description="Concurrency at which additive costs count."
     )
-    rollout: bool = Field(default=False, description="Put it on trial instead of in force.")
+    rollout: bool = Field(default=False, strict=True, description="Put it on trial instead of in force.")
     reason: Reason = ""
 
     @model_validator(mode="after")
@@ -110,6 +118,8 @@ class Rollback(Given):
 
     model_config = ConfigDict(json_schema_extra={"example": {"version": 11, "reason": "answers got slower"}})
 
-    version: int = Field(ge=1, lt=2**32, description="Whose content is to be in force again.")
+    version: int = Field(ge=1, lt=2**32, strict=True, description="Whose content is to be in force again.")
     reason: Reason = ""
-    freeze: bool = Field(default=False, description="Freeze the deployment, so that it stays in force.")
+    freeze: bool = Field(
+        default=False, strict=True, description="Freeze the deployment, so that it stays in force."
+    )

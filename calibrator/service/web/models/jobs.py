@@ -46,7 +46,11 @@ class ScheduleGiven(Given):
     cron: Annotated[str, Field(min_length=9, max_length=128)] | None = Field(
         default=None, description="Minute, hour, day of month, month, day of week (0 is Sunday), in UTC."
     )
-    paused: bool = Field(default=False, description="Ticks that pass meanwhile are not made up for.")
+    paused: bool = Field(
+        default=False,
+        strict=True,
+        description="Ticks that pass meanwhile are not made up for. Given alone, the rest stays as it is.",
+    )
 
     @field_validator("cron")
     @classmethod
@@ -63,6 +67,11 @@ class ScheduleGiven(Given):
         if self.interval_seconds is not None and self.cron is not None:
             raise ValueError("expected interval_seconds or cron, not both")
         return self
+
+    @property
+    def only_pauses(self) -> bool:
+        """Whether it says nothing about when: pausing, or going on, with what was set before."""
+        return self.model_fields_set == {"paused"}
 
 
 class Recalibrate(Given):

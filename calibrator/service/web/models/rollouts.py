@@ -63,6 +63,11 @@ class RolloutEvidence(Shown):
     canary: list[Measure] = Field(default_factory=list)
     decision: Decision | None = None
     replicas: Sides | None = None
+    curve: bool | None = Field(
+        default=None,
+        description="Whether step times are relative to a throughput curve; without one (false) the figures "
+        "of step_time are logs of plain seconds, and only their difference is relative.",
+    )
 
 
 class RolloutEvent(Shown):
@@ -84,6 +89,10 @@ class RolloutItem(Shown):
     stage: Literal["shadow", "canary", "all", "aborted"]
     state: RolloutState
     share: float = Field(description="Part of the replicas, by hash, that takes the candidate in canary.")
+    share_asked: float = Field(
+        description="The share that was asked for. Where it would leave no live replica on a side, ``share`` "
+        "is the nearest possible."
+    )
     started_at: Instant
     stage_since: Instant
     finished_at: Instant | None
@@ -102,6 +111,7 @@ class RolloutItem(Shown):
             stage=rollout.stage,  # type: ignore[arg-type]  # validated here
             state=rollout.state,  # type: ignore[arg-type]
             share=rollout.share,
+            share_asked=rollout.evidence.get("asked_share", rollout.share),
             started_at=rollout.started_at,
             stage_since=rollout.stage_since,
             finished_at=rollout.finished_at,

@@ -27,6 +27,9 @@ class Version(Shown):
     noise_floor: list[Figure]
     status: list[str]
     segments: int = Field(description="Segments with a set of their own.", ge=0)
+    note: str | None = Field(
+        default=None, description="In the answer to a change: what is still to come, or null."
+    )
 
 
 class VersionDocument(Shown):

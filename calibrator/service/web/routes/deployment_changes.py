@@ -21,7 +21,7 @@ from calibrator.service.web.mutations import note_change
 from calibrator.service.web.problems import Conflict, problem_responses
 from calibrator.service.web.routes.deployments import deployment_etag, get_deployment
 from calibrator.service.web.routes.exploration import get_exploration
-from calibrator.store import deployments
+from calibrator.store import deployments, unused
 from calibrator.store.deployments import Deployment
 
 router = APIRouter(tags=["deployments"])
@@ -76,6 +76,29 @@ def change_deployment(
 
     note_change(request, *_changed(context, deployment, if_match, merge))
     return get_deployment(context, live, deployment, response)
+
+
+@router.delete(
+    "/deployments/{deployment}",
+    operation_id="delete_deployment",
+    summary="Delete a deployment that was never used",
+    status_code=204,
+    responses=problem_responses(404, 409, 412),
+)
+def delete_deployment(
+    context: Context, request: Request, deployment: DeploymentName, if_match: IfMatch = None
+) -> None:
+    """Take back a registration, say of a mistyped name: where no row ever came and no version was made."""
+
+    def delete(connection: Connection, known: Deployment) -> tuple[Any, Any]:
+        kept = unused.delete(connection, known.id)
+        if kept:
+            raise Conflict(
+                f"the deployment {known.name!r} has {' and '.join(kept)}: what was measured or made stays"
+            )
+        return {"gamma": known.gamma, "fingerprint": known.fingerprint, "settings": known.settings}, None
+
+    note_change(request, *_changed(context, deployment, if_match, delete))
 
 
 @router.put(

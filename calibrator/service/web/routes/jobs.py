@@ -52,12 +52,16 @@ def put_schedule(
     response: Response,
     if_match: IfMatch = None,
 ) -> models.Schedule:
-    """Replace the schedule. What was missed under the old one, or while it was paused, is not made up for."""
+    """Replace the schedule, or, with ``paused`` alone, pause it and let it go on.
+
+    What was missed under the old one, or while it was paused, is not made up for.
+    """
     with context.store.write() as connection:
         known = known_deployment(connection, deployment)
         before = schedules.get(connection, known.id)
         check_match(if_match, _etag(before))
-        wanted = Schedule(given.interval_seconds, given.cron, given.paused, since=context.clock.now())
+        when = before if given.only_pauses else given
+        wanted = Schedule(when.interval_seconds, when.cron, given.paused, since=context.clock.now())
         after = schedules.put(connection, known.id, wanted, revision=before.revision)
     note_change(request, _fields(before), _fields(after))
     response.headers["ETag"] = _etag(after)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated, Literal
 
+from anyio.to_thread import run_sync
 from fastapi import APIRouter, Header, Query, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import Field
@@ -12,8 +13,10 @@ from starlette.responses import StreamingResponse
 
 from calibrator.service.web.event_hub import TooManyClientsError, stream
 from calibrator.service.web.live import Live
+from calibrator.service.web.lookup import known_deployment
 from calibrator.service.web.models.base import Shown
-from calibrator.service.web.problems import Unavailable
+from calibrator.service.web.problems import Unavailable, problem_responses
+from calibrator.store.store import Store
 
 router = APIRouter(tags=["operations"])
 events_router = APIRouter(tags=["operations"])
@@ -29,7 +32,7 @@ class Ready(Shown):
     """What the service needs, part by part."""
 
     status: Literal["ok", "not ready"]
-    database: str = Field(description="ok or unreachable.")
+    database: str = Field(description="ok, unreachable, or file deleted or replaced (SQLite).")
     schema_: str = Field(alias="schema", description="ok, not migrated or unknown.")
     parameter_store: str = Field(description="ok or unreachable.")
 
@@ -71,7 +74,10 @@ def metrics(live: Live) -> Response:
     operation_id="events",
     summary="What changes, as it happens",
     response_class=StreamingResponse,
-    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+    responses={
+        200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}},
+        **problem_responses(404),
+    },
 )
 async def events(
     live: Live,
@@ -88,6 +94,8 @@ async def events(
     The data say what changed ({deployment, id, ...}), not how it is now: read that. ``reset`` says that
     events were missed.
     """
+    if deployment is not None:
+        await run_sync(_check_deployment, live.store, deployment)
     try:
         subscription = live.events.subscribe(deployment)
     except TooManyClientsError as error:
@@ -97,3 +105,8 @@ async def events(
         media_type="text/event-stream",
         headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
     )
+
+
+def _check_deployment(store: Store, name: str) -> None:
+    with store.read() as connection:
+        known_deployment(connection, name)

@@ -21,6 +21,8 @@ from serving_adapter.contract import ParameterDocument
 
 router = APIRouter(tags=["versions"])
 
+WAITS = "the parameter store is away: the version is kept, and engines get it once it is back"
+
 
 @router.post(
     "/deployments/{deployment}/versions",
@@ -96,6 +98,8 @@ def roll_back(
             f"version {given.version} was made for another engine (fingerprint {wanted.fingerprint!r}, now "
             f"{known.fingerprint!r}): replicas would refuse it"
         )
+    if before is not None and before.document.version == given.version:
+        raise Conflict(f"version {given.version} is in force already; a rollout under way is aborted instead")
     if given.freeze:
         # First, or a refresh could publish in between.
         with context.store.write() as connection:
@@ -129,4 +133,5 @@ def _answer(context: ServiceContext, document: ParameterDocument, response: Resp
     name = known.name.replace("/", "%2F")
     response.headers["Location"] = f"/v1/deployments/{name}/versions/{row.version}"
     response.headers["ETag"] = etag_of(row.document)
-    return version_model(row)
+    model = version_model(row)
+    return model.model_copy(update={"note": WAITS}) if context.publisher.waits(document) else model

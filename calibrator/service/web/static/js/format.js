@@ -70,6 +70,15 @@ export function ago(at, now) {
   return age > 0 ? `${size} ago` : `in ${size}`;
 }
 
+/** Age of something that has happened: clocks that differ by a second make no future of it. */
+export const since = (at, now) => ago(at ? Math.min(typeof at === "string" ? seconds(at) : at, now) : null, now);
+
+/** A bucket of whole numbers in words: "16 to 63 requests". */
+export const requestRange = (from, to) => (to > from ? `${from} to ${to} requests` : `${from} ${from === 1 ? "request" : "requests"}`);
+
+/** Loads of step times by regime: each four times the one before. */
+export const loadRegime = (from) => requestRange(from, Math.max(1, from) * 4 - 1);
+
 /** What a schedule says, in words. */
 export function schedule(plan) {
   if (!plan) return DASH;

@@ -6,7 +6,7 @@ import * as f from "../format.js";
 
 const known = (bin) => f.isNumber(bin.predicted) && f.isNumber(bin.observed);
 
-const FEW = 8;
+const FEW = 10;
 
 /** Bins to join by a line: one of a handful of labels says where chance put it. */
 const steady = (bins) => bins.filter((b) => known(b) && b.n_eff >= FEW);

@@ -19,7 +19,7 @@ const REPLICAS = [
   { key: "refused", label: "Refused", wrap: true, sort: (r) => r.refused_version ?? null, cell: (r) => (f.isNumber(r.refused_version) || r.reason ? [badge("failed", f.isNumber(r.refused_version) ? `v${r.refused_version}` : "refused"), h("span", { class: "sub" }, r.reason)] : h("span", { class: "soft blank" }, "nothing")) },
   { key: "arm", label: "Arm", about: TERMS.arm[1], sort: (r) => r.arm ?? "", cell: (r) => (r.arm ? badge(r.arm === "canary" ? "canary" : "unchanged", r.arm) : h("span", { class: "soft blank" }, "–")) },
   { key: "forms", label: "Forms", about: "What the replica's engine can apply.", cell: (r) => (r.forms ?? []).join(", ") },
-  { key: "seen", label: "Last seen", num: true, live: true, sort: (r) => f.seconds(r.last_seen_at), cell: (r) => h("span", { title: f.fullTime(r.last_seen_at) }, f.ago(r.last_seen_at, now())) },
+  { key: "seen", label: "Last seen", num: true, live: true, sort: (r) => f.seconds(r.last_seen_at), cell: (r) => h("span", { title: f.fullTime(r.last_seen_at) }, f.since(r.last_seen_at, now())) },
 ];
 
 export function replicasPanel(name) {
@@ -79,7 +79,7 @@ function judgement(j) {
   const rows = [row("Mean ECE", j.ece_difference, j.ece_low, j.ece_high), row("Log loss", j.log_loss_difference, j.log_loss_low, j.log_loss_high)].filter((r) => f.isNumber(r.value) && !Number.isNaN(r.value));
   if (!rows.length) return null;
   return h("div", {}, h("h3", { class: "below" }, "Candidate against the set in force; better lies to the right"),
-    rows.map((r) => responsive((width) => forest([r], { label: r.label, width, format: f.signed, symmetric: true, zeroText: "" }))));
+    rows.map((r) => responsive((width) => forest([r], { label: r.label, width, format: f.signed, symmetric: true, zeroText: "no difference" }))));
 }
 
 function evidenceTable({ gates = [], raw = [], before = [], after = [], rows, requests, form }) {
@@ -102,7 +102,7 @@ export function accountingPanel(name) {
       { key: "folded", label: "Folded", num: true, about: TERMS.folded[1], sort: (b) => b.folded, cell: (b) => f.count(b.folded) },
       { key: "lost", label: "Lost", num: true, about: TERMS.lost[1], sort: (b) => b.lost, cell: (b) => f.count(b.lost) },
       { key: "dead", label: "Dead-lettered", num: true, about: TERMS.dead_lettered[1], sort: (b) => b.dead_lettered, cell: (b) => f.count(b.dead_lettered) },
-      { key: "seen", label: "Seen", live: true, num: true, sort: (b) => f.seconds(b.last_seen_at), cell: (b) => f.ago(b.last_seen_at, now()) },
+      { key: "seen", label: "Seen", live: true, num: true, sort: (b) => f.seconds(b.last_seen_at), cell: (b) => f.since(b.last_seen_at, now()) },
     ],
     key: (b) => `${b.replica}/${b.boot}`, caption: "Rows by replica and boot", sort: { key: "seen", dir: "desc" }, empty: "No rows yet.",
   });

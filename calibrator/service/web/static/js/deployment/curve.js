@@ -13,7 +13,7 @@ import { choose } from "../router.js";
 const SYMBOLS = { measured: "circle", extrapolated: "diamond", flat: "rect", unsupported: "triangle", stale: "emptyCircle" };
 
 const DRIFT = [
-  { key: "load", label: "Load", cell: (d) => (f.isNumber(d.load_regime) ? `${d.load_regime} requests` : "all") },
+  { key: "load", label: "Load", cell: (d) => (f.isNumber(d.load_regime) ? f.loadRegime(d.load_regime) : "all") },
   { key: "context", label: "Context", num: true, cell: (d) => (d.context_bucket === 0 ? "not told" : f.isNumber(d.context_bucket) ? `${f.count(d.context_bucket)} tokens` : "all") },
   { key: "bias", label: "Bias", num: true, about: "Measured against predicted step time: above 0 the curve promises too much.", cell: (d) => f.change(d.bias) },
   { key: "error", label: "Median error", num: true, cell: (d) => f.share(d.median_relative_error) },

@@ -13,7 +13,7 @@ import { choose } from "../router.js";
 const WAYS = { above: "above", below: "below", slower: "slower", faster: "faster" };
 
 function where(e) {
-  return [e.segment && `segment ${e.segment}`, e.position && `position ${e.position}`, f.isNumber(e.load_regime) && `${e.load_regime} requests`, f.isNumber(e.context_bucket) && `context ${f.count(e.context_bucket)}`].filter(Boolean).join(", ") || "whole deployment";
+  return [e.segment && `segment ${e.segment}`, e.position && `position ${e.position}`, f.isNumber(e.load_regime) && f.loadRegime(e.load_regime), f.isNumber(e.context_bucket) && `context ${f.count(e.context_bucket)}`].filter(Boolean).join(", ") || "whole deployment";
 }
 
 const gap = (e) => (f.isNumber(e.gap) ? (e.kind === "cost" ? f.change(e.gap) : f.signed(e.gap)) : "");

@@ -7,6 +7,7 @@ import { Chart, axis, legend, timeAxis, tooltip, valueAxis } from "../charts/ech
 import * as f from "../format.js";
 import { choose } from "../router.js";
 import { rampColor } from "../theme.js";
+import { wasInForce } from "./versions.js";
 
 const MEASURES = [["ece", "ECE", "expected calibration error"], ["gap", "Gap", "predicted minus observed"], ["brier", "Brier", "mean squared error of the prediction"], ["log_loss", "Log loss", "negative log-likelihood"]];
 const SHOW = { ece: f.error, gap: (x) => f.signed(x), brier: (x) => f.fixed(x, 4), log_loss: (x) => f.fixed(x, 4) };
@@ -32,7 +33,7 @@ export function errorsPanel(name, view) {
         list(`${deploymentPath(name)}/drift`, { state: "all" }, 200, signal).catch(() => []),
         list(`${deploymentPath(name)}/versions`, {}, 200, signal).catch(() => []),
       ]);
-      return { now, raw, drift, versions: versions.map(({ version, created_at }) => ({ version, created_at })) };
+      return { now, raw, drift, versions: versions.filter(wasInForce).map(({ version, created_at }) => ({ version, created_at })) };
     },
     draw: (body, next) => {
       data = next;
@@ -51,7 +52,7 @@ export function errorsPanel(name, view) {
       one ? ["dashedLine", "var(--raw)", "raw", "raw"] : ["plainLine", rampColor(2, 2), "last position"],
       one && withInterval && ["area", "var(--band)", "interval", "interval"],
       measure === "ece" && ["dotted", "var(--floor)", one ? "noise floor" : "noise floor, mean", "noise_floor"],
-      ["area", "var(--alarm)", "drift episode", "drift"], ["rule", "var(--third)", "new version"]]));
+      ["area", "var(--alarm)", "drift episode", "drift"], ["rule", "var(--bad)", "alarm"], ["rule", "var(--third)", "new version"]]));
     const label = `${measure} over time ${one ? `of position ${position}` : "of all positions"}, ${f.time(data.now.from)} to ${f.time(data.now.to)} UTC`;
     chart.draw((c) => (one ? single(c, data, measure) : every(c, data, measure)), label);
   }
@@ -77,8 +78,15 @@ function marks(c, { now, drift, versions }, position) {
         .map(({ begin, end, kinds }) => [{ name: end - begin > 0.12 * (to - from) ? [...kinds].join(", ") : "", xAxis: begin }, { xAxis: end }]) },
     markLine: { silent: true, symbol: ["none", "none"], lineStyle: { color: c.third, width: 1.4, type: "solid", opacity: 0.75 }, label: { color: c.third, fontSize: 11, formatter: ({ name }) => name, position: "end", distance: 3 },
       // Labels of versions that follow each other closely would cover each other.
-      data: inside.map((v, i) => ({ name: inside.length > 12 && i % Math.ceil(inside.length / 12) ? "" : `v${v.version}`, xAxis: ms(v.created_at) })) },
+      data: [...inside.map((v, i) => ({ name: inside.length > 12 && i % Math.ceil(inside.length / 12) ? "" : `v${v.version}`, xAxis: ms(v.created_at) })),
+        ...alarms(drift, position, from, to).map((at) => ({ name: "alarm", xAxis: at, lineStyle: { color: c.bad, width: 1, type: [4, 3], opacity: 0.9 }, label: { color: c.bad, position: "insideEndBottom", distance: 3 } }))] },
   };
+}
+
+// When alarms were raised; those of several positions at once are one line.
+function alarms(drift, position, from, to) {
+  const times = drift.filter((e) => !position || !e.position || e.position === position).map((e) => ms(e.alarmed_at)).filter((at) => at >= from && at <= to).sort((a, b) => a - b);
+  return times.filter((at, i) => !i || at - times[i - 1] > 0.01 * (to - from));
 }
 
 // Stretches that overlap are drawn as one: laid over each other they would hide what they mark.

@@ -11,12 +11,18 @@ import * as f from "../format.js";
 import { deploymentUrl, go } from "../router.js";
 import { can, whyNot } from "../session.js";
 
+/** Of the service, for deployments whose settings say nothing of rollouts. */
+const DEFAULT_SHARE = 0.1;
+
 const FORMATS = [["document", "parameter document"], ["sglang", "SGLang temperatures"], ["tensorrt", "TensorRT-LLM temperatures"], ["cost", "cost curve"], ["sglang-cost", "SGLang throughput table"], ["tensorrt-cost", "TensorRT-LLM cost table"], ["vllm-cost", "vLLM curves"]];
 
 const mean = (values) => {
   const known = (values ?? []).filter(f.isNumber);
   return known.length ? known.reduce((a, b) => a + b, 0) / known.length : null;
 };
+
+/** Versions that were only on trial never served everybody: no step of what is in force. */
+export const wasInForce = (v) => !["shadow", "canary", "aborted"].includes(v.state);
 
 export const reasonsList = (reasons, shown = 2) => {
   if (!reasons?.length) return h("span", { class: "soft" }, "–");
@@ -32,6 +38,7 @@ export const actionButton = (label, action, run, { role = "operator", danger = f
 
 export function versionsPanel(name, load, changed) {
   let newest = 0;
+  let newestOther = 0;
   const path = deploymentPath(name);
   const columns = [
     { key: "version", label: "Version", num: false, sort: (v) => v.version, cell: (v) => [h("span", { class: "name" }, `v${v.version} `), v.version === newest && badge("published", "in force", "The newest published version: engines apply this one."), h("span", { class: "sub" }, `${v.form}${v.previous ? `, after v${v.previous}` : ""}`)] },
@@ -52,7 +59,8 @@ export function versionsPanel(name, load, changed) {
     draw: (body, versions) => {
       if (!body.firstChild) body.append(table.el);
       const was = newest;
-      newest = Math.max(0, ...versions.filter((v) => ["published", "adopted"].includes(v.state)).map((v) => v.version));
+      newest = Math.max(0, ...versions.filter(wasInForce).map((v) => v.version));
+      newestOther = Math.max(0, ...versions.map((v) => v.version).filter((v) => v !== newest));
       if (was !== newest) table.rows.forEach((entry) => { entry.text = null; });
       table.update(versions);
     },
@@ -97,12 +105,14 @@ export function versionsPanel(name, load, changed) {
   }
 
   async function startRollout() {
-    const version = h("input", { type: "number", min: 1, required: true, value: String(newest || 1) });
-    const share = h("input", { type: "number", min: 1, max: 100, step: "any", value: "10" });
+    const { settings } = await get(path).catch(() => ({ settings: {} }));
+    const own = settings.rollout?.share ?? DEFAULT_SHARE;
+    const version = h("input", { type: "number", min: 1, required: true, value: String(newestOther || newest || 1) });
+    const share = h("input", { type: "number", min: 0.01, max: 100, step: "any", value: String(Number((own * 100).toPrecision(6))) });
     const done = await openDialog({
       title: "Start a rollout", confirm: "Start",
       body: [h("p", {}, "Shadow first: the version is scored on live rows and applied nowhere. Then a share of the replicas applies it, and evidence decides."),
-        field("Version", version), field("Canary share, per cent", share)],
+        field("Version", version, newestOther ? "the newest that is not in force" : "there is none but the one in force"), field("Canary share, per cent", share, settings.rollout?.share ? "as this deployment's settings say" : "what applies where a deployment's settings say nothing")],
       act: () => send("POST", `${path}/rollouts`, { version: Number(version.value), share: Number(share.value) / 100 }),
     });
     if (done) go(deploymentUrl(name, "rollouts"));

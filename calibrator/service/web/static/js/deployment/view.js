@@ -19,12 +19,14 @@ export function defaultRange(createdAt) {
 export function reader(fallback) {
   return () => {
     const q = query();
+    const known = RANGES.some(([key]) => key === q.range);
     const seconds = (RANGES.find(([key]) => key === q.range) ?? RANGES.find(([key]) => key === fallback()) ?? RANGES[2])[2];
     const position = /^\d+$/.test(q.position ?? "") ? Number(q.position) : null;
     const times = () => (q.from || q.to ? { from: q.from, to: q.to } : { from: new Date((now() - seconds) * 1000).toISOString() });
     return {
       position, segment: q.segment ?? null, sampling: q.sampling ?? null,
-      range: q.from || q.to ? null : q.range ?? fallback(), measure: ["gap", "brier", "log_loss"].includes(q.measure) ? q.measure : "ece",
+      range: q.from || q.to ? null : known ? q.range : fallback(),
+      unknownRange: q.range && !known ? q.range : null, measure: ["gap", "brier", "log_loss"].includes(q.measure) ? q.measure : "ece",
       drift: q.drift === "open" ? "open" : "all", scale: q.scale === "log" ? "log" : "linear",
       times, filter: () => ({ ...times(), segment: q.segment, sampling: q.sampling }),
       // Fewer points than the service would give: each then rests on more labels, and a chart has no more pixels.
@@ -45,10 +47,14 @@ export function controls(view, which) {
   const segment = pick("Segment", "segment");
   const sampling = pick("Sampling", "sampling");
   const position = pick("Position", "position");
-  const el = h("div", { class: "controls" }, range, which.filters && [segment.el, sampling.el, position.el]);
+  const fallen = h("span", { class: "soft small-note", role: "status" });
+  const el = h("div", { class: "controls" }, range, fallen, which.filters && [segment.el, sampling.el, position.el]);
   let drawn = "";
   const update = (deployment) => {
-    range.set(view().range);
+    const { range: shown, unknownRange } = view();
+    range.set(shown);
+    fallen.hidden = !unknownRange;
+    fallen.textContent = unknownRange ? `There is no range “${unknownRange}”; shown is the default.` : "";
     if (!which.filters || !deployment) return;
     // A menu that is open must not be taken away by an update.
     const text = JSON.stringify([deployment.segments, deployment.samplings, deployment.gamma]);

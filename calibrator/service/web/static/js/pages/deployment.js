@@ -56,7 +56,7 @@ export function open(params) {
       h("span", {}, term("gamma"), " ", h("b", {}, d.gamma)),
       d.replicas && h("span", {}, h("b", {}, f.count(d.replicas.live)), d.replicas.live === 1 ? " replica" : " replicas", d.replicas.refusing > 0 && [", ", h("b", {}, `${d.replicas.refusing} refusing`)]),
       h("span", {}, h("b", {}, f.count(d.rounds)), " rounds"),
-      h("span", { title: f.fullTime(d.last_seen_at) }, "last row ", h("b", {}, f.ago(d.last_seen_at, now()))),
+      h("span", { title: f.fullTime(d.last_seen_at) }, "last row ", h("b", {}, f.since(d.last_seen_at, now()))),
       d.schedule && h("span", {}, term("schedule", "recalibrated"), " ", h("b", {}, d.schedule.paused ? "paused" : f.schedule(d.schedule)), !d.schedule.paused && d.schedule.next_run_at && `, next ${f.ago(d.schedule.next_run_at, now())}`),
       h("span", {}, term("fingerprint", "fingerprint"), " ", h("span", { class: "mono" }, d.fingerprint)));
     drawActions();
@@ -74,8 +74,6 @@ export function open(params) {
     document.title = `${name} · ${TABS.find(([key]) => key === tab)[1]} · DSpark Calibrator`;
     const kept = Object.fromEntries(Object.entries(query()).filter(([key]) => ["range", "from", "to", "segment", "sampling", "position"].includes(key)));
     replace(nav, TABS.map(([key, text]) => h("a", { href: deploymentUrl(name, key === "calibration" ? "" : key) + withQuery({}, kept), "aria-current": key === tab ? "page" : null }, text)));
-    const current = nav.querySelector("[aria-current]");
-    nav.scrollLeft = current.offsetLeft + current.offsetWidth + 16 - nav.clientWidth;
   }
 
   function openTab() {

@@ -52,7 +52,7 @@ const COLUMNS = [
   { key: "versions", label: "Versions", about: TERMS.spread[1], sort: (d) => (d.replicas ? Object.keys(d.replicas.versions).length + d.replicas.refusing * 10 : null), cell: (d) => versionSpread(d.replicas) },
   { key: "value", label: "Value", about: TERMS.value[1], num: true, sort: (d) => d.value?.relative ?? null, cell: value },
   { key: "explore", label: "Exploration", about: TERMS.exploration[1], num: true, sort: (d) => d.explore ?? null, cell: (d) => (f.isNumber(d.explore) ? f.share(d.explore) : dash(d.status)) },
-  { key: "seen", label: "Last seen", num: true, live: true, sort: (d) => f.seconds(d.last_seen_at), cell: (d) => h("span", { title: f.fullTime(d.last_seen_at) }, f.ago(d.last_seen_at, now())) },
+  { key: "seen", label: "Last seen", num: true, live: true, sort: (d) => f.seconds(d.last_seen_at), cell: (d) => h("span", { title: f.fullTime(d.last_seen_at) }, f.since(d.last_seen_at, now())) },
   { key: "schedule", label: "Schedule", about: TERMS.schedule[1], live: true, sort: (d) => d.schedule?.interval_seconds ?? null, cell: (d) => (d.schedule
     ? (d.schedule.paused ? badge("paused", "paused") : h("span", { class: "nowrap" }, f.schedule(d.schedule), d.schedule.next_run_at && h("span", { class: "sub" }, `next ${f.ago(d.schedule.next_run_at, now())}`)))
     : dash("no_data")) },

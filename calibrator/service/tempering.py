@@ -1,0 +1,120 @@
+"""How much rows of one request have in common, estimated from the stored sample now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection
+
+from calibrator.core.drift import DriftSums, Tempering, tempering
+from calibrator.core.imputation import imputed_labels
+from calibrator.core.labels import drafted, included, prefix_labels
+from calibrator.core.survival import survival
+from calibrator.store import parameters, sample
+from calibrator.store.deployments import Deployment
+from calibrator.store.sample import WeightedSample
+from serving_adapter.contract import ParameterDocument
+
+ESTIMATE_SECONDS = 600.0
+"""Time between two estimates, as long as the rows of the version have not doubled."""
+
+_ALLOWED_ACCEPTANCE = 0.25  # variance per row in DriftSums.acceptance_evidence
+
+
+@dataclass(frozen=True, slots=True)
+class TemperingState:
+    """The latest estimate.
+
+    Parameters
+    ----------
+    at, version, rows
+        When it was made, for the predictions of which version, and how many rows that had served.
+    segments
+        By name; segments without rows in the sample are left out.
+    """
+
+    at: float = 0.0
+    version: int = 0
+    rows: int = 0
+    segments: Mapping[str, Tempering] = field(default_factory=dict)
+
+    def refreshed(
+        self,
+        connection: Connection,
+        deployment: Deployment,
+        version: int,
+        evidence: Mapping[int, Mapping[str, DriftSums]],
+        now: float,
+    ) -> TemperingState:
+        """Estimate anew if it is time: for another version, with twice the rows, or after ten minutes.
+
+        Parameters
+        ----------
+        version
+            Of the parameters that are watched, 0 for the identity.
+        evidence
+            Version -> segment -> growing sums.
+        now
+            Seconds since 1970.
+        """
+        rows = sum(int(sums.drafted[0]) for sums in evidence.get(version, {}).values())
+        due = version != self.version or rows >= 2 * self.rows or now - self.at >= ESTIMATE_SECONDS
+        if rows == 0 or (rows == self.rows and version == self.version) or not due:
+            return self
+        found = sample.load(
+            connection,
+            deployment.id,
+            deployment.gamma,
+            now,
+            fingerprint=deployment.fingerprint,
+            half_life_seconds=np.inf,
+            of_traffic=False,
+        )
+        document = parameters.get(connection, deployment.id, version) if version else None
+        segments = {}
+        for number, name in enumerate(found.rounds.segments):
+            mine = found.take(found.rounds.segment == number)
+            if len(mine):
+                segments[name] = estimate(mine, document)
+        return TemperingState(now, version, rows, segments)
+
+    def to_builtins(self) -> dict[str, Any]:
+        """As numbers, lists and names, for JSON."""
+        return {
+            "at": self.at,
+            "version": self.version,
+            "rows": self.rows,
+            "segments": {name: each.to_builtins() for name, each in self.segments.items()},
+        }
+
+    @classmethod
+    def from_builtins(cls, data: Mapping[str, Any]) -> TemperingState:
+        """Rebuild from :meth:`to_builtins`; of a state that was stored before there was any, an empty one."""
+        segments = {name: Tempering.from_builtins(each) for name, each in data.get("segments", {}).items()}
+        return cls(data.get("at", 0.0), data.get("version", 0), data.get("rows", 0), segments)
+
+
+def estimate(rows: WeightedSample, document: ParameterDocument | None) -> Tempering:
+    """Powers of the evidence for these rows, predicted by that set (None: the identity).
+
+    ``rows.weights`` are one over the probability with which each came into the sample.
+    """
+    gamma = rows.rounds.gamma
+    temperatures = np.ones(gamma) if document is None else np.array(document.temperatures)
+    offsets = np.zeros(gamma) if document is None else np.array(document.offsets)
+    predicted = survival(rows.rounds.logits, temperatures, offsets)
+    inclusion = 1.0 / rows.weights
+    request = rows.rounds.request
+    return Tempering(
+        tempering(prefix_labels(rows.rounds) - predicted, included(rows.rounds), request, inclusion),
+        tempering(
+            imputed_labels(rows.rounds, predicted),
+            drafted(rows.rounds),
+            request,
+            inclusion,
+            variance=_ALLOWED_ACCEPTANCE,
+        ),
+    )
