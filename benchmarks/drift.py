@@ -164,7 +164,7 @@ def delays(
 
 
 def powers_of(recording: Any, residuals: np.ndarray, how: str) -> np.ndarray:
-    """Power of the evidence per position: ``none``, by the ``estimate`` that the service makes, or ``1/m``."""
+    """Power of the evidence per position: ``none``, by the service's ``estimate``, or ``1/m``."""
     lengths = np.diff(recording.starts)
     if how == "none":
         return np.ones(residuals.shape[1])

@@ -442,6 +442,31 @@ def test_a_refusing_engine_keeps_what_was_in_force(ring, adapter):
     assert adapter.current().version == 3
 
 
+def test_what_current_returns_is_reported_as_applied(ring, adapter):
+    mirrored(ring, document(1))
+    assert adapter.current().version == 1
+    assert ParameterMirror.open(ring).read_report().applied == 1
+
+
+def test_a_version_that_is_refused_after_all_is_not_reported_as_applied(ring, adapter):
+    mirrored(ring, document(1))
+    adapter.current()
+    mirrored(ring, document(2))
+    adapter.current()
+    adapter.refused(2, "too slow")
+    report = ParameterMirror.open(ring).read_report()
+    assert (report.applied, report.refused) == (1, 2)
+
+
+def test_where_ranks_commit_the_engine_says_what_is_applied(ring):
+    rank = an_adapter(ring, commit_at_once=False)
+    mirrored(ring, document(1))
+    assert rank.commit(rank.stage())
+    assert (rank.current().version, rank.report.applied) == (1, 0)
+    rank.applied(1)
+    assert rank.report.applied == 1
+
+
 def test_ranks_stage_and_then_commit_in_the_same_step(ring):
     ranks = [an_adapter(ring, emit=rank == 0, commit_at_once=False) for rank in range(2)]
     mirrored(ring, document(1))

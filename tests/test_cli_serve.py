@@ -169,9 +169,9 @@ def test_it_serves_tls(tmp_path):
     [
         (("--tls-cert-file", "none.crt", "--tls-key-file", "none.key"), "expected a certificate and its key"),
         (("--tls-cert-file", "none.crt"), "certificate and key file together"),
-        (("--host", "no such host"), "cannot be listened on"),
+        (("--host", "no such host"), "--host: got .no such host."),
         (("--port", "70000"), "--port"),
-        (("--database-url", "sqlite:////nowhere/store.db"), "unable to open"),
+        (("--database-url", "sqlite:////nowhere/store.db"), "DSPARK_DATABASE_URL: .*nowhere.*unable to open"),
     ],
 )
 def test_what_cannot_be_served_is_one_line(tmp_path, arguments, told):

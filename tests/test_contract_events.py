@@ -85,6 +85,9 @@ def batches(draw: st.DrawFn) -> VerifyBatch:
         name: draw(st.lists(single if wire == "<f4" else U32, min_size=count, max_size=count))
         for name, wire in STEP_COLUMNS.items()
     }
+    for row in range(count):  # what no step can be
+        columns["rows"][row] = min(columns["rows"][row], columns["requests"][row])
+        columns["graph_tokens"][row] = max(columns["graph_tokens"][row], columns["batch_tokens"][row])
     return VerifyBatch(
         deployment=draw(TEXT),
         fingerprint=draw(TEXT | st.just("")),

@@ -141,3 +141,10 @@ def test_wrong_shapes_are_refused():
         CostCells.from_arrays(np.zeros((1, len(KEYS))), np.zeros((0, len(SUMS))))
     with pytest.raises(ValueError, match="half_life"):
         CostCells.fold(noisy(8, 3), 0).recency(1, 0.0)
+
+
+@pytest.mark.parametrize("weight", [np.inf, np.nan, 1e18, -1.0])
+def test_weights_that_cannot_be_summed_are_named(weight):
+    steps = Steps.build(step_seconds=[0.1, 0.1], batch_tokens=[8, 8], requests=[1, 1])
+    with pytest.raises(ValueError, match="weights: row 1"):
+        CostCells.fold(steps, 0, [1.0, weight])

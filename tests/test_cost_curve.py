@@ -260,3 +260,12 @@ def test_sizes_rise_however_small_the_weights_are(seed: int) -> None:
     curve = fit_curve(cells).to_contract()
     assert curve is not None
     assert curve.batch_tokens == sorted(set(curve.batch_tokens))
+
+
+def test_samples_of_very_long_ago_are_stale_and_not_unmeasured():
+    tokens = np.repeat([1, 8, 32], 50)
+    cells = CostCells.fold(
+        Steps.build(step_seconds=0.001 * tokens, batch_tokens=tokens, requests=tokens), epoch=0
+    )
+    fit = fit_curve(cells, now=10**7, half_life=1.0)
+    assert set(fit.statuses) == {"stale"}

@@ -11,12 +11,12 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from calibrator.cli.app import run  # noqa: E402
-from calibrator.cli.demo_live import LiveRun, print_run  # noqa: E402
-from calibrator.core.report import position_report  # noqa: E402
-from calibrator.service.refresh import RefreshOutcome  # noqa: E402
-from serving_adapter.parameters import Parameters  # noqa: E402
-from tests.ingest_support import GAMMA, make_rounds  # noqa: E402
+from calibrator.cli.app import run
+from calibrator.cli.demo_live import LiveRun, print_run
+from calibrator.core.report import position_report
+from calibrator.service.refresh import RefreshOutcome
+from serving_adapter.parameters import Parameters
+from tests.ingest_support import GAMMA, make_rounds
 
 
 @pytest.mark.parametrize(

@@ -329,3 +329,53 @@ class TestShards:
         huge = torch.zeros(1, 1).expand(10**9, 7)
         torch.save({"logits": huge, "prefix_mask": huge}, tmp_path / "c.pt")
         assert "more than the file holds" in refusal(tmp_path / "c.pt")
+
+
+def saved(tmp_path, **columns):
+    np.savez(tmp_path / "a.npz", **columns)
+    return tmp_path / "a.npz"
+
+
+def recording():
+    with np.load(DATA / "rounds-typical.npz") as data:
+        return data["logits"].astype(float), data["accepted"].astype(int)
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "reason"),
+    [
+        (lambda z, a: (1 / (1 + np.exp(-z)), a), "these are probabilities"),
+        (lambda z, a: (z * 0 + 0.3, a), "a placeholder"),
+        (lambda z, a: (z, np.minimum(a, 3)), "position 4 is never accepted"),
+        (
+            lambda z, a: (z, np.minimum(a, (np.cumprod(1 / (1 + np.exp(-z)), 1) >= 0.5).sum(1))),
+            "below a sharp confidence nothing is ever accepted",
+        ),
+    ],
+)
+def test_records_that_cannot_be_what_they_claim_are_refused_in_every_format(tmp_path, spoilt, reason):
+    logits, accepted = spoilt(*recording())
+    assert reason in refusal(saved(tmp_path, logits=logits, accepted=accepted))
+    lines = [
+        {"logits": z, "labels": [int(k < a) for k in range(7)]}
+        for z, a in zip(logits[:3000].tolist(), accepted[:3000].tolist(), strict=True)
+    ]
+    assert reason in refusal(write_lines(tmp_path / "a.jsonl", *lines))
+
+
+def test_trimmed_rounds_that_say_so_are_read_without_a_note(tmp_path):
+    logits, accepted = recording()
+    verified = (np.cumprod(1 / (1 + np.exp(-logits)), 1) >= 0.5).sum(1)
+    path = saved(tmp_path, logits=logits, accepted=np.minimum(accepted, verified), verified=verified)
+    assert read_records([path]).notes == []
+
+
+def test_what_may_be_honest_is_told_and_not_refused(tmp_path):
+    logits, accepted = recording()
+    small = read_records([saved(tmp_path, logits=np.zeros((20, 7)), accepted=accepted[:20])])
+    assert "placeholder" in small.notes[0]
+    logits[:, 2] = 1.0
+    constant = read_records([saved(tmp_path, logits=logits, accepted=accepted)])
+    assert "position 3" in constant.notes[0]
+    never = read_records([saved(tmp_path, logits=recording()[0], accepted=accepted * 0)])
+    assert "no draft token was ever accepted" in never.notes[0]

@@ -452,3 +452,26 @@ def test_knee_curves_go_through_every_format(tmp_path):
     for payload in (encode_sglang_table(cost), encode_tensorrt_table(cost), vllm):
         model = read_cost(written(tmp_path, payload))
         assert model.seconds(1, sizes) == pytest.approx(cost.seconds(sizes), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ({"sts_temperatures": [1.0, 1.5], "max_draft_len": 3}, "max_draft_len: got 3, expected 2"),
+        ({"temperatures": [1.0, 2.0], "sts_temperatures": [1.0, 1.5]}, "sts_temperatures differ"),
+    ],
+)
+def test_a_temperature_file_that_contradicts_itself_is_refused(content, problem):
+    with pytest.raises(FormatError, match=problem):
+        decode_parameters("file", json.dumps(content).encode())
+
+
+def test_a_table_by_floor_is_bounded_and_clamped_at_its_end():
+    with pytest.raises(FormatError, match="no engine runs such a batch"):
+        encode_sglang_table(StepCost([1, 40_000_000], [0.01, 9.0]))
+    assert (
+        len(json.loads(encode_sglang_table(StepCost([1, 900_000], [0.01, 9.0])))["sample_batch_tokens"])
+        <= 1024
+    )
+    cost = decode_cost("table", json.dumps(SGL).encode()).by_tokens
+    assert cost.seconds([8, 800]).tolist() == [0.05, 0.05]

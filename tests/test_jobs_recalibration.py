@@ -219,6 +219,18 @@ def test_a_parameter_store_that_is_away_fails_the_run_and_the_next_one_works(pla
     assert run_of(place, asked).outcome == "published"
 
 
+def test_a_refresh_that_fails_says_so_with_its_reason(place: Place, monkeypatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr("calibrator.service.refresh.decide", fail)
+    with pytest.raises(ZeroDivisionError):
+        place.refresher.refresh("chat")
+    with place.store.read() as connection:
+        (found,) = refreshes.recent(connection, 1)
+    assert (found.outcome, found.reasons) == ("failed", ["ZeroDivisionError: by zero"])
+
+
 def test_a_frozen_deployment_ends_its_runs_at_once(place: Place) -> None:
     with place.store.write() as connection:
         known = deployments.get(connection, "chat")

@@ -262,6 +262,21 @@ def test_a_candidate_that_nobody_takes_up_is_aborted(chat: Place) -> None:
     assert chat.now(rollout).reason == "no replica took it up within 120 s"
 
 
+def test_rows_alone_do_not_say_that_a_candidate_runs(chat: Place) -> None:
+    chat.report("pod-0")
+    chat.report("pod-1")
+    rollout = chat.start(stage="canary", share=0.5)
+    for first in range(0, 8000, 2000):
+        chat.ingest(1, first=first, seconds=0.14)
+        chat.ingest(2, first=first, seconds=0.10)
+    chat.look()
+    now = chat.now(rollout)
+    assert (now.stage, now.evidence["decision"]["action"]) == ("canary", "wait")
+    chat.clock.advance(121.0)
+    chat.look()
+    assert chat.now(rollout).reason == "no replica took it up within 120 s"
+
+
 def test_a_candidate_that_an_engine_refuses_is_aborted_with_its_reason(chat: Place) -> None:
     chat.report("pod-0")
     chat.report("pod-1", refused=2, reason="form: got affine")

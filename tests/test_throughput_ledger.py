@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from calibrator.core.throughput_ledger import LedgerEntry, LedgerSums, emitted_tokens, fold_ledger
-from serving_adapter.contract import Rounds, Steps
+from serving_adapter.contract import ContractError, Rounds, Steps
 
 
 def rounds_of(accepted, verified, **columns):
@@ -136,3 +136,23 @@ def test_what_was_entered_before_in_part_adds_the_rest():
         fold_ledger([LedgerEntry(rounds, steps, seen_rounds & False, seen_steps & False)]).figures().steps
         == 0
     )
+
+
+def test_time_per_token_never_mixes_parts_with_whole_steps():
+    rounds, steps = two_steps()
+    draft = steps.draft_seconds.copy()
+    draft[0] = 0.0
+    some = Steps.build(
+        **{
+            name: getattr(steps, name)
+            for name in ("step_seconds", "verify_seconds", "batch_tokens", "requests", "rows")
+        },
+        draft_seconds=draft,
+    )
+    assert LedgerSums.fold(rounds, some).figures().time_per_token == pytest.approx(0.12 / 10, rel=1e-6)
+
+
+@pytest.mark.parametrize("wrong", [{"rows": [3], "requests": [2]}, {"graph_tokens": [4]}])
+def test_steps_that_cannot_be_are_refused(wrong):
+    with pytest.raises(ContractError, match=next(iter(wrong))):
+        Steps.build(**({"step_seconds": [0.1], "batch_tokens": [8], "requests": [2]} | wrong))

@@ -346,3 +346,23 @@ def test_a_handful_of_rounds_is_enough_to_run():
     assert "too few rounds were verified in full for perfect foresight" in report.notes
     with pytest.raises(KeyError):
         report.value("perfect foresight", 1)
+
+
+def test_without_exploration_there_are_bounds_that_hold_the_truth_and_no_point():
+    _, rounds = recorded()
+    whole = value_report(rounds, LINE, concurrencies=[8], resamples=20)
+    log = truncated(rounds, ParameterSet.identity(7).survival(rounds), explore=0.0)
+    report = value_report(log, LINE, concurrencies=[8], resamples=20)
+    with pytest.raises(KeyError):
+        report.value("perfect foresight", 8)
+    assert any("perfect foresight and regret are not known" in note for note in report.notes)
+    assert all(entry.regret is None for entry in report.values)
+    entry, true = report.value("verify all", 8), whole.value("verify all", 8)
+    for found, expected in (
+        (entry.tokens_per_second, true.tokens_per_second),
+        (entry.against_identity, true.against_identity),
+    ):
+        assert found.estimate is None
+        assert found.low <= expected.estimate <= found.high
+    assert entry.accepted is None
+    assert entry.wasted is None

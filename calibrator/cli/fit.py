@@ -120,9 +120,12 @@ def fit(
     before = position_report(raw, rounds, bins, rule)
     after = position_report(calibrated, rounds, bins, rule)
     record = tuple(figures_of_record(survival, rounds, bins, rule) for survival in (raw, calibrated))
-    notes = (*notes, *record_figures.explore_notes(rounds))
+    contradicted = record_figures.explore_notes(rounds)
+    notes = (*notes, *contradicted)
     statuses = [
-        record_figures.status_of(a, f) if status == "ok" and a.population != "traffic" else status
+        record_figures.status_of(a, f)
+        if status == "ok" and (contradicted or a.population != "traffic")
+        else status
         for status, a, f in zip(statuses, after, record[1], strict=True)
     ]
     if out is not None:

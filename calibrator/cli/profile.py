@@ -49,7 +49,9 @@ class ReplayTimer:
 def profile_engine(
     engine: Annotated[str, typer.Option(help="Engine binding: replay or torch.")] = "replay",
     out: Annotated[Path | None, typer.Option(help="Write the curve to this file.")] = None,
-    file_format: Annotated[str, typer.Option("--format", help="Of --out: native, sglang, tensorrt-llm or vllm.")] = "native",
+    file_format: Annotated[
+        str, typer.Option("--format", help="Of --out: native, sglang, tensorrt-llm or vllm.")
+    ] = "native",
     largest: Annotated[int, typer.Option(min=1, max=65536, help="Largest batch in tokens.")] = 256,
     budget: Annotated[float, typer.Option(min=0.1, help="Seconds that may be spent.")] = 60.0,
     repeats: Annotated[int, typer.Option(min=1, help="Times per size.")] = 15,

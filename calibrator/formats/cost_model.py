@@ -53,7 +53,9 @@ class CostModel:
     def at(self, requests: int) -> StepCost:
         """What schedulers look up while that many requests run."""
         base = self.by_tokens
-        return StepCost(base.batch_tokens, base.at_sizes + self._extra(requests), base.interpolation, base.clamped)
+        return StepCost(
+            base.batch_tokens, base.at_sizes + self._extra(requests), base.interpolation, base.clamped
+        )
 
     def _extra(self, requests: int) -> float:
         if not len(self.requests):

@@ -49,7 +49,7 @@ def render_deployment_page(numbers: Numbers, made_at: float) -> str:
         headline=headline(numbers),
         charts=_charts(numbers),
         has_rows=has_rows(numbers),
-        limits={each["position"]: each for each in numbers.get("temperature_limits") or []},
+        limits={each["position"]: each for each in numbers.get("temperature_limited") or []},
         shown_segments=_segments(numbers)[:SHOWN_SEGMENTS],
         more_segments=max(0, len(_segments(numbers)) - SHOWN_SEGMENTS),
         shown_refreshes=list(reversed(numbers["refreshes"]))[:SHOWN_REFRESHES],

@@ -23,7 +23,6 @@ COST_REMEDIES: dict[Remedy, str] = {
 }
 
 
-_UNSURE = "; not told apart from a change of load while the predictions that stand in for labels are wrong"
 _REFIT_FIRST = "refit first, and see whether this stays; "
 
 
@@ -53,10 +52,7 @@ def _of_segment(
             continue
         alarms = watch.calibration if finding.kind == "calibration" else watch.acceptance
         for position in finding.positions:
-            doubtful = finding.kind == "acceptance" and bool(watch.rests_on_predictions[position - 1])
-            if doubtful and version is None:
-                continue  # not told apart from a change of load before the first good refit
-            wrong = doubtful and bool(watch.calibration.direction[position - 1])
+            doubt = _doubt(watch, position, version) if finding.kind == "acceptance" else ""
             gap, rows = _gap(watch, finding, position, options)
             yield Episode(
                 kind=finding.kind,
@@ -69,10 +65,21 @@ def _of_segment(
                 alarmed_at=now,
                 ended_at=None,
                 gap=gap,
-                summary=f"{finding.summary}{_UNSURE if wrong else ''}{_by(finding, gap, rows)}",
-                remedy=f"{_REFIT_FIRST if wrong else ''}{finding.remedy}",
+                summary=f"{finding.summary}{doubt}{_by(finding, gap, rows)}",
+                remedy=f"{_REFIT_FIRST if doubt else ''}{finding.remedy}",
                 version=version,
             )
+
+
+def _doubt(watch: SegmentWatch, position: int, version: int | None) -> str:
+    """Why an alarm of acceptance may be a change of load, where predictions stand in for labels."""
+    if not watch.rests_on_predictions[position - 1]:
+        return ""
+    if version is None:
+        return "; not told apart from a change of load before the first good refit"
+    if watch.calibration.direction[position - 1]:
+        return "; not told apart from a change of load while the confidences are wrong"
+    return ""
 
 
 def _gap(

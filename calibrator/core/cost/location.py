@@ -49,7 +49,7 @@ def locate(
     >>> bins, ones = np.array([100, 100, 101, 900]), np.ones(4)
     >>> at = locate(np.zeros(4, dtype=np.int64), bins, ones, ones, 1)
     >>> at.median.tolist(), at.n_eff.tolist(), at.outliers.tolist()
-    ([100.75], [3.0], [0.25])
+    ([100.5], [3.0], [0.25])
     """
     order = np.lexsort((bins, owner))
     owner, bins, weight, squared = owner[order], bins[order], weight[order], weight_squared[order]

@@ -87,6 +87,7 @@ def period_numbers(
             ],
             "exploration": _parts(tried, "exploration"),
             "prequential": _newest(tried, "prequential") or [],
+            "temperature_limited": _newest(tried, "temperature_limited") or [],
             "segments": _newest(tried, "segments") or {},
             "samplings": _newest(tried, "samplings") or {},
             "value": _newest(tried, "value") or [],
@@ -99,7 +100,9 @@ def period_numbers(
 def _refreshes(connection: Connection, deployment_id: int, start: float, end: float) -> list[Refresh]:
     """Refreshes that began in the period, oldest first, with what the page shows of their evidence."""
     table = schema.refreshes
-    names = ("exploration", "prequential", "segments", "samplings", "value", "rows", "form")
+    names = (
+        "exploration", "prequential", "temperature_limited", "segments", "samplings", "value", "rows", "form",
+    )  # fmt: skip
     rows = connection.execute(
         select(
             table.c.id, table.c.started, table.c.finished, table.c.outcome, table.c.reasons, table.c.version,

@@ -185,10 +185,7 @@ class TorchEngine:
             self.step()
 
     def abandon(self) -> None:
-        """Forget every request, after a step that failed: their cache cannot be trusted.
-
-        Rounds that were held back for late labels leave with the labels they have.
-        """
+        """Forget every request, for a step failed: their cache cannot be trusted, their rounds can."""
         with self._lock:
             self._waiting.clear()
         self._running.clear()
@@ -219,9 +216,7 @@ class TorchEngine:
                 return
             dropped = [r for r in self._waiting if r.request.request_id in cancelled]
             self._waiting = deque(r for r in self._waiting if r.request.request_id not in cancelled)
-        for running in dropped:
-            running.cancel()
-        for running in self._running:
+        for running in (*dropped, *self._running):
             if running.request.request_id in cancelled:
                 running.cancel()
         self._leave()
@@ -246,9 +241,8 @@ class TorchEngine:
     def _prefill(self, prompts: list[list[int]], first_row: int) -> None:
         batch = PackedBatch.build(prompts, [0] * len(prompts), self.target.device, first_row)
         layers = () if self.drafter is None else self.drafter.feature_layers
-        # Of the logits nothing is needed: one place is the least that can be asked for.
         place = torch.zeros(1, dtype=torch.long, device=self.target.device)
-        output = self.target.forward(batch, place, feature_layers=layers)
+        output = self.target.forward(batch, place, feature_layers=layers)  # of its logits nothing is needed
         if self.drafter is not None:
             self.drafter.prefill(batch, output.features)
 
@@ -263,9 +257,8 @@ class TorchEngine:
         if self.drafter is not None:
             sequences = [running.tokens for running in self._running]
             return self.drafter.propose(sequences, temperature, numbers[:, : self.gamma])
-        rows = len(self._running)
-        empty = temperature.new_zeros((rows, 0))
-        return Proposal(empty.long(), empty, empty.reshape(rows, 0, 0), empty.float())
+        empty = temperature.new_zeros((len(self._running), 0))
+        return Proposal(empty.long(), empty, empty.reshape(*empty.shape, 0), empty.float())
 
     def _plan(self, logits: NDArray[np.float32]) -> VerificationPlan | None:
         if self.drafter is None:
