@@ -23,7 +23,7 @@ REPLACED = "file deleted or replaced"
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Words per part: ``ok``, ``unreachable``, ``file deleted or replaced``, ``not migrated``, ``unknown``."""
+    """Per part: ``ok``, ``unreachable``, ``file deleted or replaced``, ``not migrated``, ``unknown``."""
 
     database: str
     schema: str
