@@ -175,10 +175,12 @@ def test_a_service_killed_in_the_middle_of_publishing(servers: Servers, rig: Rig
         first.kill()
     assert (rig.stored_version(), rig.served_version()) == (0, 0)
     with closing(database(rig, autocommit=True)) as connection:
-        # It would run out in two minutes.
+        # It would run out within DSPARK_JOB_LEASE_SECONDS.
         rig.until(
-            lambda: connection.execute("DELETE FROM leases RETURNING name").fetchall(),
-            "the lease of the dead is there to be taken",
+            lambda: connection.execute(
+                "UPDATE runs SET acquired_until = 0 WHERE state = 'running' RETURNING id"
+            ).fetchall(),
+            "the run of the dead is there to be taken over",
         )
 
     # Killed when SQL has it and Redis has not.

@@ -364,6 +364,7 @@ def test_what_is_unfinished_after_the_grace_is_told_so():
         assert pieces[-1]["choices"][0]["finish_reason"] == "abort"
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_health_tells_of_an_engine_that_has_ended_and_heeds_no_query():
     with ending() as (service, _, client, _):
         assert client.get("/health?x=1").json() == {"status": "ok"}

@@ -89,6 +89,8 @@ class Soak:
             pod.start()
         for process in (*self.collectors, self.service):
             process.start()
+        # A slow machine takes a while to start engines; what goes wrong before there are rows proves nothing.
+        self.rig.until(lambda: all(pod.emitted for pod in self.pods), "every engine emits")
         deadline = time.monotonic() + seconds
         weights, faults = zip(*self._faults, strict=True)
         while time.monotonic() < deadline and not self._ended.is_set():
