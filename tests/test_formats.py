@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from calibrator.core.cost import AdditiveCost, CostCells, fit_curve
 from calibrator.core.labels import prefix_labels
 from calibrator.core.temperature import fit_temperatures
+from calibrator.formats import cost_files, temperatures
 from calibrator.formats.cost_files import encode_cost_curve, read_cost
 from calibrator.formats.cost_model import CostModel, straight
 from calibrator.formats.deepspec import deepspec_lines
@@ -463,7 +464,7 @@ def test_knee_curves_go_through_every_format(tmp_path):
 )
 def test_a_temperature_file_that_contradicts_itself_is_refused(content, problem):
     with pytest.raises(FormatError, match=problem):
-        decode_parameters("file", json.dumps(content).encode())
+        temperatures.decode_parameters("file", json.dumps(content).encode())
 
 
 def test_a_table_by_floor_is_bounded_and_clamped_at_its_end():
@@ -473,5 +474,5 @@ def test_a_table_by_floor_is_bounded_and_clamped_at_its_end():
         len(json.loads(encode_sglang_table(StepCost([1, 900_000], [0.01, 9.0])))["sample_batch_tokens"])
         <= 1024
     )
-    cost = decode_cost("table", json.dumps(SGL).encode()).by_tokens
+    cost = cost_files.decode_cost("table", json.dumps(SGL).encode()).by_tokens
     assert cost.seconds([8, 800]).tolist() == [0.05, 0.05]

@@ -154,10 +154,8 @@ def _nothing_learned(rounds: Rounds, rule: EndOfSequence) -> Sequence[str]:
     outcomes = np.unique(prefix_labels(rounds)[seen])
     if len(outcomes) == 1:
         outcome = "accepted" if outcomes[0] else "rejected"
-        return (
-            f"NOTHING WAS LEARNED: every label says {outcome}, and a fit needs both outcomes; positions "
-            "without both keep the parameters of the start (by default the identity)",
-        )
+        wanted = "a fit needs both outcomes, so positions keep the parameters of the start (the identity)"
+        return (f"NOTHING WAS LEARNED: every label says {outcome}; {wanted}",)
     return ()
 
 

@@ -90,7 +90,7 @@ def plateaus(cost: StepCost, largest: int, max_entries: int) -> tuple[NDArray[np
     """
     if largest > MAX_LOOKUP_TOKENS:
         raise FormatError(
-            f"got sizes up to {largest} batch tokens, a table for lookups without interpolation holds at most "
+            f"got sizes up to {largest} batch tokens; a table for lookups without interpolation has at most "
             f"{MAX_LOOKUP_TOKENS}: no engine runs such a batch"
         )
     every = np.arange(1, largest + 1)

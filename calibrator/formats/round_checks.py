@@ -60,10 +60,11 @@ def check_rounds(rounds: Rounds, where: str = "logits") -> list[str]:
     notes: list[str] = []
     enough = len(rounds) >= ENOUGH_ROUNDS
     if np.ptp(values) == 0:
-        if enough:
+        # On traffic of one outcome only a head may well be constant.
+        if enough and len(np.unique(rounds.accepted)) > 1:
             raise FormatError(
-                f"{where}: every logit is {values[0]:g}: a placeholder, not a confidence (an engine without a "
-                "confidence head)"
+                f"{where}: every logit is {values[0]:g}: a placeholder, not a confidence (an engine "
+                "without a confidence head)"
             )
         return [f"{where}: every logit is {values[0]:g}: if this is a placeholder, the fit means nothing"]
     if values.min() >= 0 and values.max() <= 1:
@@ -101,10 +102,8 @@ def _divided(columns: list[Float], where: str) -> list[str]:
         )
     fine = [c for c, g in zip(columns, grains, strict=True) if g < FINE_BITS and not _decimal(c)]
     if any(_repeated(column) > REPEATED for column in fine):
-        return [
-            f"{where}: values repeat as those of a coarse grid and yet have no round digits: divided by a "
-            "temperature after the head? The fit then comes on top of it; record the raw logits"
-        ]
+        note = "values repeat as on a coarse grid and yet are not round: divided by a temperature?"
+        return [f"{where}: {note}"]
     return []
 
 
