@@ -184,7 +184,8 @@ def test_a_round_verified_two_of_five_teaches_nothing_about_the_rest(call, tmp_p
 @pytest.mark.parametrize("accepted", [0, 4])
 def test_one_outcome_only_is_degenerate_and_changes_nothing(call, tmp_path: Path, accepted: int) -> None:
     records = tmp_path / "r.npz"
-    np.savez(records, logits=np.full((500, 4), 0.3), accepted=np.full(500, accepted))
+    logits = np.random.default_rng(5).normal(size=(500, 4))
+    np.savez(records, logits=logits, accepted=np.full(500, accepted))
     for form in ("temperature", "affine"):
         result = as_json(call, "fit", records, "--form", form)
         assert {p["status"] for p in result["positions"][:1]} == {"degenerate"}

@@ -11,7 +11,7 @@ from serving_adapter.clock import SystemClock
 from serving_adapter.engines.replay import ReplayEngine, replay_identity
 from serving_adapter.settings import Settings
 
-ROUNDS = 8_000
+ROUNDS = 24_000
 
 
 @pytest.fixture

@@ -105,3 +105,10 @@ def test_what_is_no_number_is_named(name):
     given[name] = [float("nan")] if name == "n_eff" else float("nan")
     with pytest.raises(ValueError, match=f"{name}: got nan"):
         decide_exploration(**given)
+
+
+def test_rounds_that_are_scheduled_in_full_trim_nothing_whatever_rounding_says():
+    rounds = Rounds.build(np.zeros((1000, 7)), np.zeros(1000))
+    for seed in range(200):
+        weights = np.random.default_rng(seed).uniform(0.1, 3.0, 1000)
+        assert trimmed_tokens(rounds, weights)[0] >= 0.0

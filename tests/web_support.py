@@ -108,7 +108,7 @@ class Service:
         """Let a replica say what it runs."""
         options: dict[str, object] = {"forms": ("temperature", "affine"), **fields}
         told = ReplicaReport(replica, applied=applied, reported_at=self.clock.now(), **options)  # type: ignore[arg-type]
-        self.context.parameter_store.report(deployment, told, 60.0)
+        self.context.parameter_store.report(deployment, told, 3600.0)
 
     def fill(self, rounds: int = 6000, deployment: str = "chat") -> None:
         """Replay real traffic with step times, and publish version 1 from it."""

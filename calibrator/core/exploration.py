@@ -187,6 +187,8 @@ def trimmed_tokens(rounds: Rounds, sample_weights: ArrayLike | None = None) -> t
     if not len(rounds):
         return 0.0, 0.0
     scheduled = _mean(rounds.scheduled.astype(np.float64), sample_weights)
+    # A weighted mean may exceed the number that it is a mean of, by a rounding.
+    scheduled = min(scheduled, float(rounds.gamma))
     return rounds.gamma - scheduled, scheduled
 
 
