@@ -154,6 +154,11 @@ def test_every_operation_is_described_with_its_problems(service):
             if path.startswith("/v1/"):
                 assert {"401", "403", "422", "503"} <= set(operation["responses"]), (method, path)
                 assert operation["security"] == [{"token": []}], path
+            for status, answer in operation["responses"].items():
+                for kind, described in answer.get("content", {}).items():
+                    if kind == "application/json" and status < "300":
+                        example = described.get("example", described.get("examples"))
+                        assert isinstance(example, (dict, list)), (method, path)
             if method in ("post", "put", "patch"):
                 assert {"400", "404", "409", "413", "415"} <= set(operation["responses"]), (method, path)
                 assert "Idempotency-Key" in [p["name"] for p in operation["parameters"]]

@@ -9,6 +9,7 @@ from fastapi.openapi.utils import get_openapi
 
 from calibrator.service.web.guards import SAFE_METHODS
 from calibrator.service.web.mutations import HEADER
+from calibrator.service.web.openapi_examples import add_examples
 from calibrator.service.web.problems import ProblemDocument, problem_responses
 
 TAGS: list[dict[str, Any]] = [
@@ -54,6 +55,7 @@ def _complete(document: dict[str, Any]) -> None:
             if not isinstance(operation, dict) or not path.startswith("/v1/"):
                 continue
             _complete_operation(method.upper(), operation)
+    add_examples(document)
 
 
 def _complete_operation(method: str, operation: dict[str, Any]) -> None:
