@@ -85,17 +85,17 @@ def database(rig: Rig, **options: Any) -> "psycopg.Connection[Any]":
     return psycopg.connect(rig.settings.database_url.replace("+psycopg", ""), **options)
 
 
-def blocked(servers: Servers, rig: Rig) -> Callable[[], bool]:
-    """Whether one of the rig's processes waits for a lock in a transaction that it has begun."""
+def blocked(servers: Servers, rig: Rig, statement: str = "") -> Callable[[], bool]:
+    """Whether one of the rig's processes waits for a lock, with a statement that holds this."""
     query = (
         "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND wait_event_type = 'Lock' "
-        "AND application_name = 'dspark-calibrator'"
+        "AND application_name = 'dspark-calibrator' AND strpos(query, %s) > 0"
     )
     name = rig.settings.database_url.rpartition("/")[2]
 
     def ask() -> bool:
         with administrator(servers) as connection:
-            row = connection.execute(query, (name,)).fetchone()
+            row = connection.execute(query, (name, statement)).fetchone()
         return row is not None and row[0] > 0
 
     return ask
@@ -166,13 +166,15 @@ def test_a_service_killed_in_the_middle_of_publishing(servers: Servers, rig: Rig
     collector.start()
     rig.fold(6000)
     first, second, third = rig.service(), rig.service(), rig.service()
+    writes = blocked(servers, rig, "INSERT INTO parameter_versions")
 
     # Killed while the version is being written to SQL: neither store has it.
     with closing(database(rig)) as holder:
         holder.execute("LOCK TABLE parameter_versions IN EXCLUSIVE MODE")
         first.start()
-        rig.until(blocked(servers, rig), "the service writes a version")
+        rig.until(writes, "the service writes a version")
         first.kill()
+    rig.until(lambda: not writes(), "the database has let go of the dead")
     assert (rig.stored_version(), rig.served_version()) == (0, 0)
     with closing(database(rig, autocommit=True)) as connection:
         # It would run out within DSPARK_JOB_LEASE_SECONDS.
@@ -187,7 +189,7 @@ def test_a_service_killed_in_the_middle_of_publishing(servers: Servers, rig: Rig
     with closing(database(rig)) as holder:
         holder.execute("LOCK TABLE parameter_versions IN EXCLUSIVE MODE")
         second.start()
-        rig.until(blocked(servers, rig), "the service writes a version")
+        rig.until(writes, "the service writes a version")
         servers.redis.kill()
     rig.until(lambda: rig.stored_version() == 1, "the version is in SQL")
     second.kill()
