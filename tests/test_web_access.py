@@ -7,6 +7,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
+from sqlalchemy import text as sql
 from starlette.testclient import TestClient
 
 from calibrator.service.access import AccessError, AccessPolicy, Role
@@ -15,6 +16,7 @@ from calibrator.service.access.tokens import check, create
 from calibrator.service.web.app import create_app
 from calibrator.store import tokens
 from serving_adapter.ports import TransportError
+from tests.ingest_support import make_rounds
 from tests.web_support import ADDRESS
 
 GIVEN = {"name": "chat", "gamma": 7, "fingerprint": "f"}
@@ -369,3 +371,33 @@ def test_an_identity_provider_closes_the_open_door_too(service, verifier):
     assert policy.configured()
     with pytest.raises(AccessError):
         policy.authenticate(None)
+
+
+# --- while the database is away
+
+
+def test_who_may_read_the_metrics_is_remembered_while_the_database_is_away_and_nothing_else(service):
+    service.ingest(make_rounds(10, gamma=7))
+    assert service.get("/metrics").status_code == 200
+    stranger = {"Authorization": "Bearer dspark_0123456789ab_" + "x" * 43}
+    with service.context.store.write() as connection:
+        connection.execute(sql("ALTER TABLE tokens RENAME TO gone"))
+        connection.execute(sql("ALTER TABLE boots RENAME TO gone_too"))
+    service.clock.advance(60)
+    page = service.get("/metrics")
+    assert page.status_code == 200
+    assert "dspark_calibrator_up 0.0" in page.text
+    assert service.client.get("/metrics", headers=stranger).status_code in (401, 503)
+    assert service.get("/v1/deployments").status_code == 503
+
+
+def test_a_revoked_token_is_forgotten_as_soon_as_the_database_says_so(service):
+    token, made = create(service.context.store, Role.VIEWER, service.clock.now())
+    headers = {"Authorization": f"Bearer {token}"}
+    assert service.client.get("/metrics", headers=headers).status_code == 200
+    with service.context.store.write() as connection:
+        tokens.revoke(connection, made.id, service.clock.now())
+    assert service.client.get("/metrics", headers=headers).status_code == 401
+    with service.context.store.write() as connection:
+        connection.execute(sql("ALTER TABLE tokens RENAME TO gone"))
+    assert service.client.get("/metrics", headers=headers).status_code == 503

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import time
+from collections import OrderedDict
 from typing import Annotated
 
 from anyio.to_thread import run_sync
@@ -14,13 +17,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from calibrator.service.access import AccessError, AccessPolicy, Caller, Role
 from calibrator.service.web.guards import SAFE_METHODS
 from calibrator.service.web.problems import Forbidden, Unauthorized, Unavailable
+from calibrator.store.errors import StoreError
 from serving_adapter.ports import TransportError
 
 log = logging.getLogger(__name__)
 
-PROTECTED = ("/v1/", "/metrics")
+METRICS = "/metrics"
+PROTECTED = ("/v1/", METRICS)
 """Begins of paths that need a caller. Dashboard files, health and the API's description hold no data."""
 ADMIN_ONLY = ("/v1/audit",)
+REMEMBERED_SECONDS = 900.0
+MOST_REMEMBERED = 256
 
 bearer_scheme = HTTPBearer(
     auto_error=False,
@@ -31,18 +38,23 @@ bearer_scheme = HTTPBearer(
 
 
 class Access:
-    """Middleware: authenticates, and compares the role with what method and path need."""
+    """Middleware: authenticates, and compares the role with what method and path need.
+
+    Who may read the metrics is remembered for :data:`REMEMBERED_SECONDS`: an alert that the database is away
+    must reach somebody, and tokens are in that database. Nothing else is answered from memory.
+    """
 
     def __init__(self, app: ASGIApp, policy: AccessPolicy) -> None:
         self._app = app
         self._policy = policy
+        self._readers: OrderedDict[bytes, tuple[Caller, float]] = OrderedDict()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] == "http" and needs_caller(scope["path"]):
             authorization = Headers(scope=scope).get("authorization")
             try:
-                caller = await run_sync(self._policy.authenticate, authorization)
+                caller = await self._caller(scope["path"], authorization)
             except AccessError as error:
                 log.warning("request_refused status=%d path=%r reason=%r", 401, scope["path"], str(error))
                 raise Unauthorized(str(error)) from error
@@ -57,6 +69,26 @@ class Access:
                 raise Forbidden(_why(caller, needed))
             scope.setdefault("state", {})["caller"] = caller
         await self._app(scope, receive, send)
+
+    async def _caller(self, path: str, authorization: str | None) -> Caller:
+        if path != METRICS:
+            return await run_sync(self._policy.authenticate, authorization)
+        key = hashlib.sha256((authorization or "").encode("utf-8", "surrogatepass")).digest()
+        try:
+            caller = await run_sync(self._policy.authenticate, authorization)
+        except StoreError:
+            reader, until = self._readers.get(key, (None, 0.0))
+            if reader is None or time.monotonic() > until:
+                raise
+            return reader
+        except AccessError:
+            self._readers.pop(key, None)
+            raise
+        self._readers[key] = (caller, time.monotonic() + REMEMBERED_SECONDS)
+        self._readers.move_to_end(key)
+        if len(self._readers) > MOST_REMEMBERED:
+            self._readers.popitem(last=False)
+        return caller
 
 
 def needs_caller(path: str) -> bool:
