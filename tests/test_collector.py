@@ -1,6 +1,5 @@
 """The collector's loop: to the end of the log, whatever comes and goes on the way."""
 
-import signal
 import threading
 from contextlib import contextmanager
 
@@ -10,7 +9,6 @@ import pytest
 from calibrator.store import Store, StoreUnavailableError, positions, windows
 from collectors.collector import Collector
 from collectors.pipeline import IngestPipeline
-from collectors.signals import stop_on_signals
 from serving_adapter.buses.embedded import EmbeddedSink, EmbeddedSource
 from serving_adapter.clock import ManualClock, SystemClock
 from serving_adapter.contract import Rounds
@@ -259,19 +257,6 @@ def test_a_stopped_collector_finishes_what_it_holds(store):
     assert statistics.ingested.folded == 80
     assert ledger(store).folded == 80
     assert rig.source.closed
-
-
-def test_a_signal_becomes_an_event():
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    stop = threading.Event()
-    try:
-        stop_on_signals(stop)
-        signal.raise_signal(signal.SIGTERM)
-        assert stop.is_set()
-        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def test_collectors_of_different_partitions_give_the_sums_of_one_machine(store_url):

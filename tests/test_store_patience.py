@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from calibrator.store import Store
 from calibrator.store.errors import StoreUnavailableError
-from calibrator.store.patience import patience, patience_left
+from calibrator.store.patience import patience
 
 
 @contextmanager
@@ -22,11 +22,14 @@ def standing_still(process: int) -> Iterator[None]:
         os.kill(process, signal.SIGCONT)
 
 
-def test_without_a_request_nobody_counts() -> None:
-    assert patience_left() is None
-    with patience(2.0):
-        assert patience_left() == 2.0
-    assert patience_left() is None
+def test_without_a_request_nobody_counts_and_waiting_inside_is_taken_off(tmp_path) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'store.db'}")
+    with patience(2.0) as given, store.read() as connection:
+        assert connection.execute(text("SELECT 1")).scalar_one() == 1
+    assert given.left == 2.0  # a file is not waited for
+    with store.read() as connection:
+        assert connection.execute(text("SELECT 1")).scalar_one() == 1
+    store.close()
 
 
 @pytest.mark.servers

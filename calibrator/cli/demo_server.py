@@ -19,6 +19,7 @@ from calibrator.service.access import AccessPolicy, Role
 from calibrator.service.deployment_settings import merge_settings
 from calibrator.service.web.app import create_app
 from calibrator.service.web.context import ServiceContext
+from calibrator.service.web.server import EndingServer
 from calibrator.store import deployments
 from serving_adapter.profiling import profile, unseen_sizes
 
@@ -60,8 +61,9 @@ def serve_demo(loop: DemoLoop, listener: socket.socket) -> None:
     )
     role = Role.OPERATOR if on_loopback(listener) else Role.VIEWER
     app = create_app(context, AccessPolicy(placement.store, loop.clock, local_role=role))
-    server = uvicorn.Server(
-        uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=GOODBYE_SECONDS)
+    server = EndingServer(
+        uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=GOODBYE_SECONDS),
+        app.state.live.close,
     )
     stop = threading.Event()
     loop.clock.catch_up(time.time())

@@ -23,11 +23,12 @@ LONGEST_PAUSE_SECONDS = 10.0
 
 @contextlib.contextmanager
 def stop_on_signal() -> Iterator[threading.Event]:
-    """Give an event that SIGTERM and SIGINT set."""
+    """Give an event that the first SIGTERM or SIGINT sets; a second one has its usual effect."""
     stop = threading.Event()
 
-    def end(_number: int, _frame: Any) -> None:
+    def end(number: int, _frame: Any) -> None:
         stop.set()
+        signal.signal(number, signal.SIG_DFL)
 
     previous = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

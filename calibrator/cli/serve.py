@@ -8,7 +8,7 @@ import ipaddress
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -21,6 +21,7 @@ from calibrator.cli.service_parts import access_policy, background, build_contex
 from calibrator.cli.services import DatabaseOption, RedisOption
 from calibrator.service.web.app import create_app
 from calibrator.service.web.guards import LOOPBACK_NAMES
+from calibrator.service.web.server import EndingServer
 from calibrator.service.web.traces import set_up_traces
 from serving_adapter.parameter_stores import open_parameter_store
 from serving_adapter.settings import Settings, load_settings
@@ -102,12 +103,12 @@ def serve(
             context = build_context(settings, store, parameter_store)
             app = create_app(context, policy, _hosts(settings, local=local))
             set_up_traces()
-            server = uvicorn.Server(_uvicorn_config(settings, app))
+            server = EndingServer(_uvicorn_config(settings, app), app.state.live.close)
             with background(context, stop, lambda: setattr(server, "should_exit", True)) as failed:
                 address = _address(settings, listener)
                 log.info("service_started address=%s local=%s", address, local)
                 output.err.print(f"serving {address}  (Ctrl-C ends it)", markup=False, soft_wrap=True)
-                with _stopping(server, stop, app.state.live.close):
+                with _stopping(server, stop):
                     server.run(sockets=[listener])
     log.info("service_stopped")
     return 1 if failed.is_set() else 0
@@ -174,19 +175,13 @@ def _address(settings: Settings, listener: socket.socket) -> str:
 
 
 @contextlib.contextmanager
-def _stopping(
-    server: uvicorn.Server, stop: threading.Event, say_goodbye: Callable[[], None]
-) -> Iterator[None]:
-    """End the server when ``stop`` is set: a signal may have come before its own handlers were there.
-
-    However its end was asked for, event streams are ended first: the server waits for all it answers.
-    """
+def _stopping(server: uvicorn.Server, stop: threading.Event) -> Iterator[None]:
+    """End the server when ``stop`` is set: a signal may have come before its own handlers were there."""
     ended = threading.Event()
 
     def watch() -> None:
         while not ended.wait(WATCH_SECONDS):
-            if stop.is_set() or server.should_exit:
-                say_goodbye()
+            if stop.is_set():
                 server.should_exit = True
                 return
 

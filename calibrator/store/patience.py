@@ -39,19 +39,14 @@ _patience: ContextVar[Patience | None] = ContextVar("database_patience", default
 
 
 @contextmanager
-def patience(seconds: float) -> Iterator[None]:
+def patience(seconds: float) -> Iterator[Patience]:
     """Let everything inside, in this context and in threads that it is copied to, wait so long altogether."""
-    token = _patience.set(Patience(seconds))
+    given = Patience(seconds)
+    token = _patience.set(given)
     try:
-        yield
+        yield given
     finally:
         _patience.reset(token)
-
-
-def patience_left() -> float | None:
-    """Seconds left, None where nobody counts."""
-    found = _patience.get()
-    return None if found is None else found.left
 
 
 class ImpatientConnection(psycopg.Connection[Any]):

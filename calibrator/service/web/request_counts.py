@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from calibrator.service.web.metrics import RequestCounter
+from calibrator.service.web.noted_status import NotedStatus
 
 OTHER = "other"
 
@@ -23,19 +24,12 @@ class RequestCounts:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, status = time.monotonic(), 500
-
-        async def send_noted(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
+        began, answer = time.monotonic(), NotedStatus(send)
         try:
-            await self._app(scope, receive, send_noted)
+            await self._app(scope, receive, answer)
         finally:
             route = getattr(scope.get("route"), "path", OTHER)
-            self._counter.add(_method(scope["method"]), route, status, time.monotonic() - began)
+            self._counter.add(_method(scope["method"]), route, answer.status, time.monotonic() - began)
 
 
 def _method(method: str) -> str:

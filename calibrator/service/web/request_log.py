@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import time
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from calibrator.service.web.noted_status import NotedStatus
 
 log = logging.getLogger(__name__)
 
@@ -24,22 +26,15 @@ class RequestLog:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begun, status = time.perf_counter(), 0
-
-        async def send_noted(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
+        begun, answer = time.perf_counter(), NotedStatus(send)
         try:
-            await self._app(scope, receive, send_noted)
+            await self._app(scope, receive, answer)
         finally:
             caller = scope.get("state", {}).get("caller")
-            quiet = status < 500 and (scope["path"] in QUIET or not scope["path"].startswith("/v1"))
+            quiet = answer.status < 500 and (scope["path"] in QUIET or not scope["path"].startswith("/v1"))
             log.log(
                 logging.DEBUG if quiet else logging.INFO,
                 "request_done method=%s path=%r status=%d seconds=%.4f subject=%r",
-                scope["method"], scope["path"], status, time.perf_counter() - begun,
+                scope["method"], scope["path"], answer.status, time.perf_counter() - begun,
                 caller.subject if caller is not None else "",
             )  # fmt: skip
