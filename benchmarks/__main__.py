@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 BENCHMARKS = ("observe", "fit", "ingest", "cost_curve", "value", "schedulers", "closed_loop", "engine", "api")
-"""Those that make bench runs; slower ones (estimators, drift, recency, rollout, api) are run by name."""
+"""Those that make bench runs; slower ones (estimators, forms, drift, recency, rollout) are run by name."""
 
 
 def main() -> int:

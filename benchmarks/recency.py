@@ -1,10 +1,9 @@
 """How fast should the sample forget? The closed loop under a steady mix, and under code, chat, code.
 
-Every refresh interval serves whole recorded requests under the asynchronous scheduler with the set in force,
-explores, and offers the rows to the weighted sample (bottom-k by priority with forward decay, as collectors
-keep it). The refresh is the full one: cross-fitted, gated, judged. With --forget an alarm of calibration
-drift drops what came before the drift began. What is reported is judged with all labels of the traffic being
-served. Half-lives and ages are in served rounds.
+Every interval serves whole recorded requests under the asynchronous scheduler with the set in force,
+explores, and offers the rows to the weighted sample; then a full refresh: cross-fitted, gated, judged
+(:mod:`benchmarks.recency_loop`). What is reported is judged with all labels of the traffic being served.
+Half-lives and ages are in served rounds.
 """
 
 from __future__ import annotations
@@ -12,133 +11,54 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from benchmarks.recency_loop import Loop, LoopOptions
 from calibrator.core.affine import fit_affine
-from calibrator.core.candidate import ProposalOptions
-from calibrator.core.drift import DriftRules, DriftSums, Watch
 from calibrator.core.labels import at_risk, prefix_labels
 from calibrator.core.parameter_set import ParameterSet
-from calibrator.core.proposal import propose
+from calibrator.core.record import figures_of_record
 from calibrator.core.report import mean_ece, mean_noise_floor, position_report
-from calibrator.core.sample import inclusion_probability, keep_smallest, priority_key
 from serving_adapter.contract import Rounds
-from serving_adapter.engines.replay import Machine, load_recording
-from serving_adapter.scheduler import Asynchronous
+from serving_adapter.engines.replay import load_recording
 
 SLACK = 0.005
-"""Half a point above the best attainable error counts as back."""
+"""Half a point."""
+BINS = 15
+SETTLED = 5
+"""Refreshes after which a steady loop is looked at."""
 
-OPTIONS = ProposalOptions(form="affine", folds=3, resamples=60)
 
+@dataclass(frozen=True, slots=True)
+class Attainable:
+    """What a set can reach on rows that it was fitted to with all labels.
 
-@dataclass
-class Loop:
-    """Serve, keep a sample, refresh: one deployment with one half-life."""
+    ``error`` is that of such a fit; ``rounds`` and ``requests`` are what a perfect predictor would read, if
+    rounds were independent, and with requests as clusters.
+    """
 
-    served: Rounds
-    half_life: float
-    interval: int
-    seed: int
-    explore: float = 0.01
-    sample_rows: int = 10_000
-    forgets: bool = False
-    batch: int = 64
-    in_force: ParameterSet = field(init=False)
-    published: int = 0
+    error: float
+    rounds: float
+    requests: float
 
-    def __post_init__(self) -> None:
-        self.random = np.random.default_rng(self.seed)
-        self.in_force = ParameterSet.identity(self.served.gamma)
-        self.cost = Machine.with_knee(256).cost
-        self.scheduler = Asynchronous()
-        self.now = 0.0
-        self.requests = 0
-        self.kept: dict[str, np.ndarray] = {}
-        self.threshold = np.inf
-        self.watch = Watch.start(self.served.gamma)
-        self.alarms = 0
-
-    def serve(self, requests: list[np.ndarray]) -> None:
-        """One interval: rows of ``requests`` (indices into the served rows) drawn with replacement."""
-        parts, owners = [], []
-        while sum(map(len, parts)) < self.interval:
-            parts.append(requests[int(self.random.integers(len(requests)))])
-            owners.append(np.full(len(parts[-1]), self.requests))
-            self.requests += 1
-        order = self.random.permutation(sum(map(len, parts)))[: self.interval]
-        index, owner = np.concatenate(parts)[order], np.concatenate(owners)[order]
-        a = self.in_force.survival(self.served.take(index))
-        scheduled = np.concatenate(
-            [
-                self.scheduler.lengths(a[i : i + self.batch], self.cost)
-                for i in range(0, len(index), self.batch)
-            ]
-        )
-        verified = np.where(self.random.random(len(index)) < self.explore, self.served.gamma, scheduled)
-        arrival = self.now + np.arange(1, len(index) + 1)
-        self.now = float(arrival[-1])
-        fresh = {
-            "index": index,
-            "request": owner,
-            "scheduled": scheduled,
-            "verified": verified,
-            "arrival": arrival,
-            "key": priority_key(self.random.random(len(index)), arrival, self.half_life),
+    @property
+    def targets(self) -> dict[str, float]:
+        """Errors that count as back, by name."""
+        return {
+            "floor of rounds": self.rounds + SLACK,
+            "floor of requests": self.requests + SLACK,
+            "attainable": max(self.error, self.rounds) + SLACK,
         }
-        if self.forgets:
-            self.forget(fresh, a)
-        pool = {n: np.concatenate([self.kept[n], v]) if self.kept else v for n, v in fresh.items()}
-        chosen, threshold = keep_smallest(pool["key"], self.sample_rows)
-        self.threshold = min(self.threshold, threshold)
-        self.kept = {n: v[chosen] for n, v in pool.items()}
-
-    def forget(self, fresh: dict[str, np.ndarray], predicted: np.ndarray) -> None:
-        """Drop what came before a drift of calibration began, as soon as its alarm is raised."""
-        rows = self.served.take(fresh["index"])
-        rounds = Rounds.build(
-            rows.logits,
-            np.minimum(rows.accepted, fresh["verified"]),
-            verified=fresh["verified"],
-            draft_stop=rows.draft_stop,
-        )
-        looks = [slice(i, i + 100) for i in range(0, len(rounds), 100)]
-        evidence = np.stack([DriftSums.fold(rounds.take(s), predicted[s]).evidence for s in looks])
-        at = [float(fresh["arrival"][s][-1]) for s in looks]
-        self.watch, events = self.watch.extend(evidence, at, DriftRules().log_threshold(rounds.gamma))
-        starts = [event.since for event in events if event.kind == "start"]
-        if starts and self.kept:
-            self.alarms += 1
-            recent = self.kept["arrival"] > max(starts)
-            self.kept = {name: values[recent] for name, values in self.kept.items()}
-
-    def refresh(self) -> None:
-        kept = self.kept
-        rows = self.served.take(kept["index"])
-        rounds = Rounds.build(
-            rows.logits,
-            np.minimum(rows.accepted, kept["verified"]),
-            verified=kept["verified"],
-            scheduled=kept["scheduled"],
-            request=kept["request"],
-            explore=np.full(len(rows), self.explore),
-            draft_stop=rows.draft_stop,
-            sampling=rows.sampling,
-        )
-        age = self.now - kept["arrival"]
-        inclusion = inclusion_probability(self.threshold, kept["arrival"], self.half_life)
-        weights = 0.5 ** (age / self.half_life) / inclusion
-        proposal = propose(rounds, self.in_force, OPTIONS, weights / weights.mean())
-        if proposal.publish:
-            self.in_force = proposal.parameters
-            self.published += 1
-            self.watch = Watch.start(self.served.gamma, self.now)  # a new set, a new question
 
 
-def split(name: str, segment: str | None) -> tuple[Rounds, list[np.ndarray], Rounds]:
+@cache
+def split(name: str, segment: str | None) -> tuple[Rounds, list[NDArray[Any]], Rounds]:
     """All rows, the requests of a segment as row indices, and its rows, which judge with all labels.
 
     The rows that judge are those that are served: the question is how fast a set of eight numbers follows
@@ -151,77 +71,101 @@ def split(name: str, segment: str | None) -> tuple[Rounds, list[np.ndarray], Rou
     return rounds, serving, rounds.take(mine)
 
 
+@cache
+def attainable(name: str, segment: str | None) -> Attainable:
+    """Fit every row of the segment with all labels."""
+    judge = split(name, segment)[2]
+    fit = fit_affine(judge.logits, prefix_labels(judge), at_risk(judge))
+    survival = ParameterSet("affine", fit.temperatures, fit.offsets).survival(judge)
+    report = position_report(survival, judge, BINS)
+    record = figures_of_record(survival, judge, BINS)
+    return Attainable(
+        float(mean_ece(report) or 0.0),
+        float(mean_noise_floor(report) or 0.0),
+        float(np.mean([f.noise_floor for f in record if f.noise_floor is not None])),
+    )
+
+
 def error(parameters: ParameterSet, judge: Rounds) -> float:
-    return float(mean_ece(position_report(parameters.survival(judge), judge, 15)) or 0.0)
+    """Mean ECE over positions, with all labels."""
+    return float(mean_ece(position_report(parameters.survival(judge), judge, BINS)) or 0.0)
 
 
-def attainable(rounds: Rounds, serving: list[np.ndarray], judge: Rounds) -> tuple[float, float]:
-    """Error of a fit to every served row of the segment with all labels, and the noise floor."""
-    rows = rounds.take(np.concatenate(serving))
-    fit = fit_affine(rows.logits, prefix_labels(rows), at_risk(rows))
-    parameters = ParameterSet("affine", fit.temperatures, fit.offsets)
-    report = position_report(parameters.survival(judge), judge, 15)
-    return float(mean_ece(report) or 0.0), float(mean_noise_floor(report) or 0.0)
-
-
-def steady(name: str, half_life: float, refreshes: int, interval: int, seed: int) -> dict[str, Any]:
-    """Band of the parameters over refreshes, the first five left out."""
+def steady(name: str, options: LoopOptions, refreshes: int, seed: int) -> dict[str, Any]:
+    """Band of the parameters over refreshes under the mix of all segments, the first five left out."""
     rounds, serving, judge = split(name, None)
-    loop = Loop(rounds, half_life, interval, seed)
-    slopes, offsets, errors = [], [], []
+    loop = Loop(rounds, options, seed)
+    parameters, errors, versions = [], [], []
     for _ in range(refreshes):
         loop.serve(serving)
         loop.refresh()
-        slopes.append(1.0 / loop.in_force.temperatures[0])
-        offsets.append(loop.in_force.offsets)
+        parameters.append(_by_name(loop.in_force))
         errors.append(error(loop.in_force, judge))
-    late = slice(5, None)
+        versions.append(loop.published)
+    late = parameters[SETTLED:]
+    names = [n for n in late[-1] if all(n in each for each in late)]
+    bands = [np.ptp([each[n] for each in late], axis=0) for n in names]
+    temperatures = [float(np.exp(each["pooled"][0])) for each in late]
+    reached = attainable(name, None)
     return {
-        "half_life": half_life,
-        "published": loop.published,
-        "temperature": [1.0 / max(slopes[late]), 1.0 / min(slopes[late])],
-        "largest offset band": float(np.ptp(np.array(offsets)[late], axis=0).max()),
-        "error": float(np.mean(errors[late])),
-        "worst error": float(np.max(errors[late])),
-        "attainable": attainable(rounds, serving, judge),
+        "published": versions[-1],
+        "published late": versions[-1] - versions[SETTLED - 1],
+        "sets": len(late[-1]),
+        "temperature": [min(temperatures), max(temperatures)],
+        "largest temperature band": float(np.exp(max(b[0] for b in bands))),
+        "largest offset band": float(max(b[1:].max() for b in bands)),
+        "error": float(np.mean(errors[SETTLED:])),
+        "worst error": float(np.max(errors[SETTLED:])),
+        "explore": loop.explored[-1],
+        "attainable": reached.error,
+        "floors": [reached.rounds, reached.requests],
+        "within": {t: float(np.mean(np.array(errors[SETTLED:]) <= v)) for t, v in reached.targets.items()},
     }
 
 
 def switching(
-    name: str,
-    phases: list[str],
-    half_life: float,
-    refreshes: int,
-    interval: int,
-    seed: int,
-    forgets: bool = False,
+    name: str, phases: Sequence[str], options: LoopOptions, refreshes: int, seed: int
 ) -> list[dict[str, Any]]:
-    """Rounds until the error is back at what is attainable plus half a point, phase by phase."""
-    loop: Loop | None = None
+    """Rounds until the error is back at each target, phase by phase, and for how much of its second half."""
+    loop = Loop(split(name, None)[0], options, seed)
     results = []
     for phase in phases:
-        rounds, serving, judge = split(name, phase)
-        best, floor = attainable(rounds, serving, judge)
-        loop = loop or Loop(rounds, half_life, interval, seed, forgets=forgets)
-        target = max(best, floor) + SLACK
+        _, serving, judge = split(name, phase)
+        reached = attainable(name, phase)
         errors = [error(loop.in_force, judge)]
         for _ in range(refreshes):
             loop.serve(serving)
             loop.refresh()
             errors.append(error(loop.in_force, judge))
-        back = next((i for i, e in enumerate(errors) if e <= target), None)
+        end = np.array(errors[-(refreshes // 2) :])
         results.append(
             {
                 "phase": phase,
-                "target": target,
-                "floor": floor,
+                "targets": reached.targets,
+                "attainable": reached.error,
                 "at switch": errors[0],
-                "rounds": None if back is None else back * interval,
+                "back": {
+                    target: next((i * options.interval for i, e in enumerate(errors) if e <= value), None)
+                    for target, value in reached.targets.items()
+                },
+                "within": {target: float((end <= value).mean()) for target, value in reached.targets.items()},
                 "mean error": float(np.mean(errors[1:])),
+                "late error": float(end.mean()),
                 "at end": errors[-1],
+                "explore": loop.explored[-1],
+                "errors": errors,
             }
         )
     return results
+
+
+def _by_name(parameters: ParameterSet) -> dict[str, NDArray[np.float64]]:
+    """Log temperature of position 1 and the offsets, of the pooled set and of those per segment."""
+    sets = {"pooled": (parameters.temperatures[0], parameters.offsets)}
+    sets |= {
+        f"{e.segment}/{e.sampling}": (e.temperatures[0], np.array(e.offsets)) for e in parameters.entries
+    }
+    return {name: np.array([np.log(t), *offsets]) for name, (t, offsets) in sets.items()}
 
 
 def main() -> None:
@@ -233,52 +177,72 @@ def main() -> None:
     parser.add_argument("--refreshes", type=int, default=50)
     parser.add_argument("--phase-refreshes", type=int, default=20)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--explore", default="control", help="a probability, or control: as the service does")
+    parser.add_argument("--soft", action="store_true", help="engines report acceptance probabilities")
     parser.add_argument("--forget", action="store_true", help="drop older rows when drift raises an alarm")
+    parser.add_argument("--hold", action="store_true", help="publish nothing while a drift is being dated")
+    parser.add_argument("--segments", action="store_true", help="rounds bear the name of their segment")
     parser.add_argument("--only", default="steady,switching", help="which parts to run")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
-    options = parser.parse_args()
-    parts = options.only.split(",")
-    half_lives = [float(h) for h in options.half_lives.split(",")]
-    phases = options.phases.split(",")
-    bands = [
-        steady(options.recording, h, options.refreshes, options.interval, 0)
-        for h in half_lives
-        if "steady" in parts
-    ]
-    switches = {
-        h: [
-            switching(
-                options.recording, phases, h, options.phase_refreshes, options.interval, seed, options.forget
-            )
-            for seed in range(options.seeds)
-        ]
-        for h in half_lives
-        if "switching" in parts
-    }
-    if options.json:
+    given = parser.parse_args()
+    parts, phases = given.only.split(","), given.phases.split(",")
+    half_lives = [float(h) for h in given.half_lives.split(",")]
+    base = LoopOptions(
+        interval=given.interval,
+        explore=None if given.explore == "control" else float(given.explore),
+        soft=given.soft,
+        forget=given.forget,
+        hold=given.hold,
+        segments=given.segments,
+    )
+
+    def runs(run: Callable[[LoopOptions, int], Any], part: str) -> dict[float, list[Any]]:
+        return {
+            h: [run(replace(base, half_life=h), seed) for seed in range(given.seeds)]
+            for h in half_lives
+            if part in parts
+        }
+
+    name = given.recording
+    bands = runs(lambda o, seed: steady(name, o, given.refreshes, seed), "steady")
+    switches = runs(lambda o, seed: switching(name, phases, o, given.phase_refreshes, seed), "switching")
+    if given.json:
         json.dump({"benchmark": "recency", "steady": bands, "switching": switches}, sys.stdout)
         print()
         return
-    print(f"steady mix, {options.refreshes} refreshes: published, temperature, offset band, error (worst)")
-    for row in bands:
-        low, high = row["temperature"]
-        best, floor = row["attainable"]
-        print(
-            f"  half-life {row['half_life']:8.0f}: {row['published']:3d}  T {low:.2f} to {high:.2f}  "
-            f"{row['largest offset band']:.2f}  {row['error']:.4f} ({row['worst error']:.4f}), "
-            f"attainable {best:.4f}, floor {floor:.4f}"
-        )
-    print(f"{' -> '.join(phases)}: rounds until the error is back (per seed), error over the phase")
+    print(f"{name}, steady mix, {given.refreshes} refreshes, per seed; after the fifth:")
+    for h, rows in bands.items():
+        print(f"  half-life {h:8.0f}: {_bands(rows)}")
+    print(f"{' -> '.join(phases)}: rounds until the error is back, per seed")
     for h, seeds in switches.items():
         for i, phase in enumerate(phases):
-            rows = [seed[i] for seed in seeds]
-            print(
-                f"  half-life {h:8.0f} {phase:6}: {[r['rounds'] for r in rows]}  "
-                f"mean {np.mean([r['mean error'] for r in rows]):.4f}, "
-                f"at the switch {np.mean([r['at switch'] for r in rows]):.4f}, "
-                f"at the end {np.mean([r['at end'] for r in rows]):.4f}, target {rows[0]['target']:.4f} "
-                f"(floor {rows[0]['floor']:.4f})"
-            )
+            print(f"  half-life {h:8.0f} {phase:6}: {_returns([seed[i] for seed in seeds])}")
+
+
+def _bands(rows: list[dict[str, Any]]) -> str:
+    first = rows[0]
+    return (
+        f"published {[r['published'] for r in rows]}, late {[r['published late'] for r in rows]}, "
+        f"T x{max(r['largest temperature band'] for r in rows):.2f}, "
+        f"offsets {max(r['largest offset band'] for r in rows):.2f}, "
+        f"error {np.mean([r['error'] for r in rows]):.4f} ({max(r['worst error'] for r in rows):.4f}), "
+        f"attainable {first['attainable']:.4f}, floors {first['floors'][0]:.4f} {first['floors'][1]:.4f}, "
+        f"sets {[r['sets'] for r in rows]}, explored {[round(r['explore'], 4) for r in rows]}"
+    )
+
+
+def _returns(rows: list[dict[str, Any]]) -> str:
+    back = "; ".join(
+        f"{target} {value:.4f}: {[r['back'][target] for r in rows]} "
+        f"({np.mean([r['within'][target] for r in rows]):.0%} of the second half)"
+        for target, value in rows[0]["targets"].items()
+    )
+    return (
+        f"{back}; error {np.mean([r['mean error'] for r in rows]):.4f}, at the switch "
+        f"{np.mean([r['at switch'] for r in rows]):.4f}, "
+        f"second half {np.mean([r['late error'] for r in rows]):.4f}, "
+        f"attainable {rows[0]['attainable']:.4f}, explored {[round(r['explore'], 4) for r in rows]}"
+    )
 
 
 if __name__ == "__main__":

@@ -129,10 +129,21 @@ def _boot(target: DeploymentPlan, key: BootKey, fingerprint: str, now: float) ->
     boot = target.boots.get(key) or target.known.boots.get(key)
     if boot is None:
         boot = Boot(*key, fingerprint=fingerprint, first_seen=now, last_seen=now)
-        for first, count in target.known.earlier_letters.get(key, ()):
-            boot.rounds.dead_letter(first, count)
+        for letter in target.known.earlier_letters.get(key, ()):
+            _book_letter(boot, letter)
     target.boots[key] = boot
     return boot
+
+
+def _book_letter(boot: Boot, letter: DeadLetter) -> None:
+    """Book what a refused message held, and what it said was lost before: no other message tells."""
+    for ledger, first, count, lost in (
+        (boot.rounds, letter.first_row, letter.row_count, letter.rows_lost),
+        (boot.steps, letter.first_step, letter.step_count, letter.steps_lost),
+    ):
+        start = first or 0
+        ledger.dead_letter(start, count or 0)
+        ledger.lose(max(0, start - (lost or 0)), start)
 
 
 def _refuse(plan: Plan, item: Decoded, now: float) -> None:
@@ -145,28 +156,26 @@ def _refuse(plan: Plan, item: Decoded, now: float) -> None:
         return
     target = plan.deployments[rows.deployment]
     boot = _boot(target, (rows.replica, rows.boot), "", now)
-    before, lost_before = boot.rounds.dead_lettered, boot.rounds.lost
-    boot.rounds.dead_letter(rows.first, rows.count)
-    # What the ring lost before these rows is told in no other message.
-    boot.rounds.lose(max(0, rows.first - rows.lost), rows.first)
-    plan.result.dead_lettered += boot.rounds.dead_lettered - before
-    plan.result.lost += boot.rounds.lost - lost_before
-    if rows.steps_count:
-        boot.steps.dead_letter(rows.steps_first, rows.steps_count)
-        boot.steps.lose(max(0, rows.steps_first - rows.steps_lost), rows.steps_first)
-    plan.letters.append(
-        DeadLetter(
-            *place,
-            item.reason,
-            now,
-            len(message.value),
-            deployment=rows.deployment,
-            replica=rows.replica,
-            boot=rows.boot,
-            first_row=rows.first,
-            row_count=rows.count,
-        )
+    letter = DeadLetter(
+        *place,
+        item.reason,
+        now,
+        len(message.value),
+        deployment=rows.deployment,
+        replica=rows.replica,
+        boot=rows.boot,
+        first_row=rows.first,
+        row_count=rows.count,
+        rows_lost=rows.lost,
+        first_step=rows.steps_first,
+        step_count=rows.steps_count,
+        steps_lost=rows.steps_lost,
     )
+    before = (boot.rounds.dead_lettered, boot.rounds.lost)
+    _book_letter(boot, letter)
+    plan.result.dead_lettered += boot.rounds.dead_lettered - before[0]
+    plan.result.lost += boot.rounds.lost - before[1]
+    plan.letters.append(letter)
 
 
 def _accept(

@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 from calibrator.store import boots, dead_letters, deployments, parameters, rollouts, sample
 from calibrator.store.boots import Boot, BootKey
 from calibrator.store.bottom_k import Stratum
+from calibrator.store.dead_letters import DeadLetter
 from calibrator.store.deployments import Deployment
 from collectors.decoding import Decoded
 from serving_adapter.contract import ParameterDocument
@@ -41,7 +42,7 @@ class Known:
     segments: dict[str, int] = field(default_factory=dict)
     strata: dict[tuple[str, str], Stratum] = field(default_factory=dict)
     boots: dict[BootKey, Boot] = field(default_factory=dict)
-    earlier_letters: dict[BootKey, list[tuple[int, int]]] = field(default_factory=dict)
+    earlier_letters: dict[BootKey, list[DeadLetter]] = field(default_factory=dict)
     parameters: dict[int, ParameterDocument] = field(default_factory=dict)
     trial: Trial | None = None
 
@@ -79,7 +80,7 @@ def read(connection: Connection, decoded: Iterable[Decoded], cache: ParameterCac
             known.parameters = _documents(connection, own, versions.get(name, set()) - {0}, cache)
             known.trial = _trial(connection, own, cache)
         for key in wanted - known.boots.keys():
-            known.earlier_letters[key] = dead_letters.rows_of(connection, name, key)
+            known.earlier_letters[key] = dead_letters.of_boot(connection, name, key)
     return snapshot
 
 

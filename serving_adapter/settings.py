@@ -124,6 +124,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         int, Meta(description="Rows kept per deployment, segment and sampling bucket.", ge=100)
     ] = 20_000
     retention_days: Annotated[Positive, Meta(description="Keep windows for this long.")] = 30.0
+    audit_days: Annotated[Positive, Meta(description="Keep the audit for this long.")] = 400.0
+    rollout_days: Annotated[Positive, Meta(description="Keep rollouts for this long after their end.")] = (
+        400.0
+    )
     refresh_seconds: Annotated[Positive, Meta(description="Time between two fits.")] = 300.0
     evaluate_seconds: Annotated[Positive, Meta(description="Time between two looks for drift.")] = 10.0
     job_lease_seconds: Annotated[

@@ -224,6 +224,12 @@ def test_the_prior_helps_where_deep_positions_are_thin():
     assert np.mean(with_prior) < 0.75 * np.mean(without)
 
 
+def test_the_default_prior_is_that_of_a_first_refresh():
+    first = Prior.around(np.ones(7), np.zeros(7))
+    assert Prior().precision(7) == pytest.approx(first.precision(7))
+    assert Prior().mean(7) == pytest.approx(first.mean(7))
+
+
 def test_temperatures_by_likelihood_under_truncation():
     generator = np.random.default_rng(5)
     z = generator.normal(0.5, 2.0, size=(60_000, 3))

@@ -44,6 +44,26 @@ def test_parameters_were_published_and_applied_while_it_served(demo) -> None:
     assert second["version"] == published[-1]
 
 
+def test_the_drift_raises_an_alarm_that_a_refit_ends(demo) -> None:
+    result, out = demo
+    found = [e for e in result["episodes"] if e["kind"] == "calibration" and e["ended_rounds"] is not None]
+    assert found
+    first = found[0]
+    # The set fitted before the drift is what is wrong: it expects more than is accepted.
+    assert (first["version"], first["direction"]) == (result["phases"][0]["version"], "below")
+    assert first["gap"] > 0
+    assert result["drift_at_rounds"] < first["alarm_rounds"] < first["ended_rounds"]
+    assert first["began_rounds"] < first["alarm_rounds"]
+    assert first["remedy"].startswith("refit")
+    asked = [r for r in result["refreshes"] if r["trigger"] == "alarm"]
+    assert asked[0]["outcome"] == "published"
+    assert first["alarm_rounds"] <= asked[0]["rounds"] < first["ended_rounds"]
+    assert asked[0]["version"] == first["ended_by_version"]
+    page = (out / "report.html").read_text()
+    assert f"{first['alarm_rounds']:,}" in page
+    assert first["remedy"] in page
+
+
 def test_every_refresh_says_why(demo) -> None:
     result, _ = demo
     assert all(refresh["reasons"] for refresh in result["refreshes"])
@@ -72,6 +92,15 @@ def test_the_report_stands_alone(demo) -> None:
     assert page.count("data:image/png;base64,") == 2
     for name in ("reliability-1.png", "reliability-2.png"):
         assert (out / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_report_of_the_deployment_is_there_too(demo) -> None:
+    _, out = demo
+    page = (out / "deployment.html").read_text()
+    assert "Calibration of demo" in page
+    for answer in ("Is recalibrating worth it?", "0 open, ", "refreshes published"):
+        assert answer in page
+    assert "http" not in page.replace("http-equiv", "")
 
 
 def test_with_serve_the_dashboard_opens_on_a_loop_that_goes_on(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from calibrator.cli import output
 from calibrator.cli.app import run
+from calibrator.report.answers import answers, refused_positions
 from calibrator.report.deployment_page import headline, render_deployment_page
 from calibrator.service.reading.period import period_numbers
 from calibrator.store import deployments, episodes
@@ -199,3 +200,86 @@ def test_an_end_in_the_future_is_now(place: Place, call) -> None:
     place.ingest(recorded("typical").take(slice(0, 200)))
     code, _, err = call("--deployment", "chat", "--from", "1000000000", "--to", "4000000000", "--json")
     assert code == 0, err
+
+
+def asked_for(found: dict, question: str):
+    (answer,) = [each for each in answers(found) if each.question.startswith(question)]
+    return answer.word, " ".join(answer.text)
+
+
+def scored(low: float, high: float) -> dict:
+    return {
+        "version": 3, "rows": 6000, "ece": 0.03, "noise_floor": 0.02,
+        "positions": [{"status": "ok"}, {"status": "insufficient"}],
+        "against_raw": {"ece_difference": (low + high) / 2, "ece_low": low, "ece_high": high, "requests": 77},
+    }  # fmt: skip
+
+
+def valued(low: float, high: float) -> dict:
+    ratio = {"estimate": (low + high) / 2, "low": low, "high": high}
+    return {"policy": "in force", "concurrency": 32, "against_identity": ratio}
+
+
+EMPTY = {
+    "from": 0.0, "to": 600.0, "versions": [], "prequential": [], "value": [], "episodes": [], "refreshes": [],
+    "not_published": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("error", "speed", "word"),
+    [
+        (scored(-0.05, -0.03), valued(1.01, 1.05), "yes: error and speed"),
+        (scored(-0.05, -0.03), valued(0.99, 1.02), "yes, for the error"),
+        (scored(-0.05, 0.01), valued(1.01, 1.05), "yes, for speed"),
+        (scored(-0.05, 0.01), valued(0.99, 1.02), "not shown"),
+        (scored(0.01, 0.02), valued(1.01, 1.05), "not by these figures"),
+        (scored(-0.05, -0.03), valued(0.9, 0.95), "not by these figures"),
+    ],
+)
+def test_what_recalibrating_is_worth_is_said_only_beyond_the_intervals(error, speed, word) -> None:
+    told, text = asked_for(EMPTY | {"prequential": [error], "value": [speed]}, "Is recalibrating")
+    assert told == word
+    assert "77 requests" in text
+    assert "1 of 2 positions" in text
+
+
+def test_few_labels_are_part_of_the_answer() -> None:
+    few = scored(-0.05, -0.03) | {"positions": [{"status": "insufficient"}] * 3}
+    word, _ = asked_for(EMPTY | {"prequential": [few]}, "Is recalibrating")
+    assert word == "yes, for the error, on few labels"
+
+
+def test_an_empty_period_has_answers_too() -> None:
+    assert asked_for(EMPTY, "Is recalibrating")[0] == "not shown"
+    assert asked_for(EMPTY, "What drifted")[0] == "nothing"
+    assert asked_for(EMPTY, "Was anything published")[0] == "nothing was tried"
+
+
+def test_positions_that_kept_what_they_had_are_named_with_the_latest_reason() -> None:
+    def tried(at: float, *reasons: str) -> dict:
+        return {"outcome": "published", "started": at, "reasons": list(reasons)}
+
+    found = EMPTY | {
+        "refreshes": [
+            tried(1.0, "position 7: n_eff 9, needs 300", "position 6: censored"),
+            tried(2.0, "held-out rows: better", "position 7: n_eff 99, needs 300", "position 7: 4 accepts"),
+        ]
+    }
+    first, second = refused_positions(found)
+    assert (first["position"], first["count"], first["reasons"]) == (6, 1, ["censored"])
+    assert (second["count"], second["last"]) == (2, 2.0)
+    assert second["reasons"] == ["n_eff 99, needs 300", "4 accepts"]
+    assert "6, 7" in asked_for(found, "Was anything published")[1]
+
+
+def test_the_page_answers_first_and_gives_every_position_an_interval_and_a_status(place: Place) -> None:
+    start, end = lived(place)
+    found = numbers(place, start, end)
+    page = render_deployment_page(found, end)
+    assert page.index("Is recalibrating worth it?") < page.index("Draft positions")
+    row = found["totals"]["raw"][0]
+    assert f"{row['ece_low']:.3f} to {row['ece_high']:.3f}" in page
+    assert f"{row['gap_low']:.3f} to {row['gap_high']:.3f}" in page
+    assert "in points of 1 min" in page
+    assert "all traffic position 2" in page

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from calibrator.store import Store, deployments, forgetting, sample
+from calibrator.store import Store, deployments, forgetting, retention, sample
 from calibrator.store.bottom_k import Stratum
 from calibrator.store.forgetting import Cut
 from collectors.options import PipelineOptions
@@ -138,3 +138,24 @@ def test_a_collector_that_chose_rows_before_the_cut_chooses_again(store_url):
     assert loaded(store).weights == pytest.approx(np.ones(400), rel=1e-6)
     other.close()
     store.close()
+
+
+def test_retention_keeps_the_latest_cut_of_every_segment(store):
+    ingest(store, make_rounds(10), NOW, 0)
+    made = [(NOW, None), (NOW + 1.0, "chat"), (NOW + 2.0, "chat"), (NOW + 3.0, "code"), (NOW + 4.0, None)]
+    for before, segment in made[:4]:
+        forget(store, before, segment)
+
+    def left(at):
+        deleted = retention.apply(store, at)["sample_cuts"]
+        with store.read() as connection:
+            found = deployments.get(connection, "prod")
+            assert found is not None
+            cuts = forgetting.cuts(connection, found.id)
+        return deleted, sorted((each.before, each.segment) for each in cuts)
+
+    assert left(NOW + 399 * retention.DAY) == (0, made[:4])
+    # A cut of all segments overtakes those of one, not the other way round.
+    assert left(NOW + 401 * retention.DAY) == (1, [made[0], *made[2:4]])
+    forget(store, *made[4])
+    assert left(NOW + 401 * retention.DAY) == (3, [made[4]])

@@ -214,6 +214,27 @@ def test_step_rows_of_a_refused_message_are_booked(store, pipeline, with_rounds,
     assert balanced(store).dead_lettered == (6 if with_rounds else 0)
 
 
+def test_what_was_refused_and_lost_before_its_deployment_is_known_is_booked_when_it_is(store, pipeline):
+    rounds, steps = make_rounds(30), make_steps(12)
+
+    def refused(batch, offset):
+        raw = msgspec.msgpack.decode(encode_msgpack(batch))
+        raw["schema"] = "dspark.verify.v9"
+        pipeline.ingest([message(msgspec.msgpack.encode(raw), offset)])
+
+    part = rounds.take(slice(5, 10))
+    refused(make_batch(part, 5, lost=5, steps=steps.take(slice(2, 6)), steps_sequence=2, steps_lost=2), 0)
+    refused(make_batch(None, 10, steps=steps.take(slice(6, 9)), steps_sequence=6), 1)
+    assert ledger(store, kind="step").emitted == 0  # there is nothing yet to book it in
+    last = make_batch(rounds.take(slice(10, 30)), 10, steps=steps.take(slice(9, 12)), steps_sequence=9)
+    pipeline.ingest([message(last, 2)])
+    totals = balanced(store)
+    assert (totals.emitted, totals.folded, totals.lost, totals.dead_lettered) == (30, 20, 5, 5)
+    totals = ledger(store, kind="step")
+    assert (totals.emitted, totals.folded, totals.lost, totals.dead_lettered) == (12, 3, 2, 7)
+    assert totals.in_flight == 0
+
+
 def test_rows_dead_lettered_once_and_good_later_are_folded(store, pipeline):
     rounds = make_rounds(20)
     raw = msgspec.msgpack.decode(encode_msgpack(make_batch(rounds)))

@@ -6,6 +6,7 @@ import pytest
 from calibrator.core.arms import ArmSums
 from calibrator.store import Store, arm_sums, deployments, parameters, rollouts
 from calibrator.store.errors import ConflictError
+from calibrator.store.retention import DAY, Retention, apply
 from calibrator.store.rollouts import ABORTED, ALL, CANARY, DONE, RUNNING, SHADOW
 from serving_adapter.contract import ParameterDocument
 
@@ -128,3 +129,23 @@ def test_candidates_are_not_in_force(store, chat):
         assert len(parameters.history(connection, chat, candidates=False)) == 1
         parameters.set_state(connection, chat, 3, "published")
         assert parameters.in_force(connection, chat).document.version == 3
+
+
+def test_retention_deletes_rollouts_that_ended_long_ago_with_all_that_hangs_on_them(store, chat):
+    old = start(store, chat, version=2)
+    with store.write() as connection:
+        arm_sums.add(connection, old.id, {"shadow": sums(1)})
+    move(store, old, ABORTED, ABORTED)
+    under_way = start(store, chat, version=3)
+    now = NOW + 401 * DAY
+    deleted = apply(store, NOW + 100 * DAY)
+    assert deleted["rollouts"] == 0
+    assert read(store, old) is not None
+    deleted = apply(store, now)
+    assert deleted["rollouts"] == 1
+    with store.read() as connection:
+        assert rollouts.recent(connection) == [under_way]
+        assert rollouts.history(connection, [old.id]) == {old.id: []}
+        assert arm_sums.load(connection, old.id) == {}
+        assert len(rollouts.history(connection, [under_way.id])[under_way.id]) == 1
+    assert apply(store, now, Retention(rollout_days=1e-3))["rollouts"] == 0  # it runs still

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from benchmarks import drift, estimators, recency
+from benchmarks import drift, drift_requests, estimators, recency
+from benchmarks.recency_loop import LoopOptions
 from calibrator.core.drift import DriftRules
 
 
@@ -26,8 +27,13 @@ def test_the_e_process_finds_a_gap_of_ten_points_within_a_few_thousand_rounds():
 
 
 def test_whole_requests_seldom_alarm_either():
-    found = drift.recorded_alarms("typical", 4, 8000, DriftRules(false_alarm_rounds=1e6), 32)
-    assert max(found["per position"]) <= 0.25
+    rules = DriftRules(false_alarm_rounds=6000 / 0.05)
+    shares = [
+        max(drift_requests.recorded_alarms("hard", 40, 6000, rules, 1, how)["per position"])
+        for how in ("none", "service")
+    ]
+    assert shares[0] > 0.2
+    assert shares[1] <= 0.05
 
 
 @pytest.mark.parametrize("curve", ["knee at 256, 64 requests"])
@@ -48,7 +54,7 @@ def test_without_exploration_there_is_nothing_to_record():
 
 
 def test_the_closed_loop_settles_and_stays():
-    found = recency.steady("typical", 8000.0, 8, 2000, seed=0)
+    found = recency.steady("typical", LoopOptions(half_life=8000.0), 8, seed=0)
     assert found["published"] >= 1
     low, high = found["temperature"]
     assert np.log(high / low) < 0.3
@@ -56,7 +62,15 @@ def test_the_closed_loop_settles_and_stays():
 
 
 def test_the_loop_follows_a_change_of_traffic():
-    first, second = recency.switching("typical", ["code", "chat"], 2000.0, 8, 2000, seed=0)
-    assert second["at switch"] > second["target"]
-    assert second["at end"] < second["at switch"]
+    options = LoopOptions(half_life=8000.0, soft=True, forget=True, hold=True)
+    first, second = recency.switching("typical", ["code", "chat"], options, 4, seed=0)
     assert first["at end"] < first["at switch"]
+    assert second["at switch"] > 3 * second["targets"]["attainable"]
+    assert second["at end"] <= second["targets"]["attainable"] + recency.SLACK
+
+
+def test_a_set_of_its_own_is_remembered_while_its_traffic_stays_away():
+    options = LoopOptions(half_life=8000.0, soft=True, forget=True, segments=True)
+    _, away, back = recency.switching("typical", ["code", "chat", "code"], options, 2, seed=0)
+    assert away["at end"] < 0.5 * away["at switch"]
+    assert back["at switch"] <= back["targets"]["attainable"]

@@ -17,6 +17,7 @@ from calibrator.store import (
     Store,
     StoreError,
     StoreUnavailableError,
+    audit,
     boots,
     dead_letters,
     deployments,
@@ -240,6 +241,22 @@ def test_retention_deletes_what_is_old_and_nothing_else(store, prod):
         assert len(dead_letters.recent(connection)) == 3
     assert rest == added(sums, lambda key: key[0] >= START + HOUR)
     assert sum(retention.apply(store, now, keep).values()) == 0
+
+
+def test_retention_deletes_the_audit_of_long_ago(store):
+    def note(at):
+        with store.write() as connection:
+            audit.begin(
+                connection, at=at, subject="ada", role="admin", method="PUT", path="/v1/x", request_id=str(at)
+            )
+
+    day = retention.DAY
+    for days in (0, 1, 300):
+        note(NOW + days * day)
+    assert retention.apply(store, NOW + 400.5 * day)["audit"] == 1
+    with store.read() as connection:
+        assert [entry.at for entry in audit.recent(connection)] == [NOW + 300 * day, NOW + day]
+    assert retention.apply(store, NOW + 310 * day, retention.Retention(audit_days=100))["audit"] == 1
 
 
 def test_positions_move_only_from_where_they_are_expected(store):

@@ -11,10 +11,12 @@ from sqlalchemy import text as sql
 from starlette.testclient import TestClient
 
 from calibrator.service.access import AccessError, AccessPolicy, Role
+from calibrator.service.access.failure_limit import MOST_ADDRESSES, MOST_AT_ONCE, SECONDS_EACH, FailureLimit
 from calibrator.service.access.oidc import OidcOptions, OidcVerifier
 from calibrator.service.access.tokens import check, create
 from calibrator.service.web.app import create_app
 from calibrator.store import tokens
+from serving_adapter.clock import ManualClock
 from serving_adapter.ports import TransportError
 from tests.ingest_support import make_rounds
 from tests.web_support import ADDRESS
@@ -143,6 +145,78 @@ def test_only_a_hash_is_stored_and_use_is_noted_by_the_minute(service):
     check(store, text, 1070.0)
     with store.read() as connection:
         assert tokens.get(connection, made.id).last_used_at == 1070.0
+
+
+# --- too many wrong tokens
+
+
+def tried(client, token, **headers):
+    return client.get("/v1/me", headers={"Authorization": f"Bearer {token}", **headers})
+
+
+def test_wrong_tokens_are_limited_by_address_and_right_ones_never_wait(service):
+    client = service.client
+    statuses = [tried(client, f"dspark_0123456789ab_{i}").status_code for i in range(MOST_AT_ONCE + 3)]
+    assert statuses == [401] * MOST_AT_ONCE + [429] * 3
+    limited = tried(client, "wrong")
+    assert limited.headers["content-type"] == "application/problem+json"
+    assert limited.json()["title"] == "Too many requests"
+    assert limited.headers["retry-after"] == "2"
+    assert tried(client, service.tokens[Role.VIEWER]).status_code == 200
+    assert client.get("/v1/me").status_code == 401  # no token is no try
+    page = service.get("/metrics").text
+    for reason, count in (("missing", 1), ("wrong", MOST_AT_ONCE), ("limited", 4)):
+        assert f'authentication_failures_total{{reason="{reason}"}} {count}.0' in page
+
+    other = TestClient(service.app, base_url=ADDRESS, client=("192.0.2.1", 5))
+    assert tried(other, "wrong").status_code == 401
+    service.clock.advance(SECONDS_EACH)
+    assert [tried(client, "wrong").status_code for _ in range(2)] == [401, 429]
+
+
+def test_what_a_header_says_of_the_address_is_not_believed(service):
+    statuses = [
+        tried(service.client, "wrong", **{"X-Forwarded-For": f"192.0.2.{i}", "Forwarded": f"for=192.0.2.{i}"})
+        .status_code
+        for i in range(MOST_AT_ONCE + 1)
+    ]  # fmt: skip
+    assert statuses[-2:] == [401, 429]
+
+
+def test_a_service_that_cannot_tell_counts_nothing(service):
+    service.context.store.downgrade()
+    statuses = {tried(service.client, "dspark_0123456789ab_x").status_code for _ in range(MOST_AT_ONCE + 1)}
+    assert statuses == {503}
+
+
+@pytest.mark.parametrize(
+    ("one", "another", "same"),
+    [
+        ("192.0.2.1", "192.0.2.2", False),
+        ("192.0.2.1", "::ffff:192.0.2.1", True),
+        ("2001:db8::1", "2001:db8::ffff:2", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("", "socket", False),
+    ],
+)
+def test_whose_failures_an_address_shares(one, another, same):
+    limit = FailureLimit(lambda: 0.0, most_at_once=1, seconds_each=1.0)
+    assert limit.failed(one) == 0.0
+    assert (limit.failed(another) > 0.0) == same
+
+
+def test_failures_beyond_the_limit_do_not_make_the_wait_longer_and_few_addresses_are_remembered():
+    clock = ManualClock()
+    limit = FailureLimit(clock.monotonic, most_at_once=2, seconds_each=5.0)
+    assert [limit.failed("192.0.2.1") for _ in range(5)] == [0.0, 0.0, 5.0, 5.0, 5.0]
+    clock.advance(4.0)
+    assert limit.failed("192.0.2.1") == 1.0
+    clock.advance(1.0)
+    assert [limit.failed("192.0.2.1") for _ in range(2)] == [0.0, 5.0]
+    for i in range(MOST_ADDRESSES + 10):
+        limit.failed(f"10.0.{i >> 8}.{i & 255}")
+    assert len(limit._free_at) == MOST_ADDRESSES
+    assert limit.failed("192.0.2.1") == 0.0
 
 
 # --- without tokens

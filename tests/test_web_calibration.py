@@ -10,8 +10,12 @@ from sklearn.metrics import brier_score_loss, log_loss
 
 from calibrator.core.ece import expected_calibration_error
 from calibrator.core.report import report_from_windows
+from calibrator.core.sums import LARGEST_SUM
+from calibrator.core.windows import WindowSums
 from calibrator.service.web.models.calibration import CalibrationSeries, Reliability
 from calibrator.service.web.times import format_time
+from calibrator.store import deployments, windows
+from calibrator.store.windows import HOUR, Cell
 from tests.reading_rows import first_part, labelled, raw_sums, raw_survival, traffic
 
 pytest_plugins = ["tests.reading_fixtures"]
@@ -157,6 +161,33 @@ def test_what_makes_no_sense_is_named(filled, query, pointer):
     assert answer.status_code == 422
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.json()["errors"][0]["pointer"] == pointer
+
+
+def test_a_range_whose_sums_are_too_large_is_named_and_a_shorter_one_is_answered(service):
+    full = WindowSums.zeros(1)
+    full.scalars[:] = LARGEST_SUM
+    now = service.clock.now() // HOUR * HOUR
+    with service.context.store.write() as connection:
+        own = deployments.register(connection, "chat", 1, "f", now)
+        chat = deployments.add_segments(connection, own.id, ["chat"])["chat"]
+        for raw in (True, False):
+            windows.add(
+                connection, own.id, [Cell(now - h * HOUR, chat, "mid", full) for h in (1, 2, 3)], raw=raw
+            )
+
+    def ask(what, hours, **query):
+        query |= {"from": now - hours * HOUR, "to": now}
+        return service.get(f"/v1/deployments/chat/{what}", params=query)
+
+    for answer in (ask("calibration", 3, step=4 * HOUR), ask("reliability", 3)):
+        assert answer.status_code == 422
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert "larger than 64 bits" in answer.json()["detail"]
+    assert f"to {format_time(now)[:16]}" in answer.json()["detail"]
+    assert ask("calibration", 3, step=HOUR).status_code == 200
+    assert ask("reliability", 1).status_code == 200
+    assert service.get("/v1/deployments").status_code == 200
+    assert service.get("/metrics").status_code == 200
 
 
 @pytest.mark.parametrize("name", ["nobody", "x' OR '1'='1", "..%2F..", "a%00b", "%E2%98%83"])

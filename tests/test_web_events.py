@@ -219,6 +219,21 @@ def test_one_poller_serves_all_and_none_is_left_after_the_end(service):
     assert until(lambda: len(pollers()) == before)
 
 
+def test_head_is_answered_without_a_stream_and_takes_no_place(service, monkeypatch):
+    def head(path):
+        return service.client.head(path, headers=service.headers())
+
+    with service.context.store.write() as connection:
+        deployments.register(connection, "chat", 7, "f", service.clock.now())
+    assert [head(f"/v1/events{query}").status_code for query in ("", "?deployment=chat")] == [200, 200]
+    assert service.app.state.live.events.clients == 0
+    for path, status in (("/v1/events?deployment=other", 404), ("/v1/events?nonsense=1", 422)):
+        assert (head(path).status_code, head(path).content) == (status, b"")
+    assert service.client.head("/v1/events").status_code == 401
+    monkeypatch.setattr(event_hub, "MAX_CLIENTS", 0)
+    assert head("/v1/events").status_code == 503
+
+
 def test_events_travel_over_http_and_end_with_the_service(service):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         config = uvicorn.Config(service.app, log_config=None, timeout_graceful_shutdown=60)
@@ -237,6 +252,11 @@ def test_events_travel_over_http_and_end_with_the_service(service):
             "GET", f"{address}/v1/events?deployment=chat", headers=headers, timeout=30
         ) as answer:
             assert answer.headers["content-type"].startswith("text/event-stream")
+            head = httpx.head(f"{address}/v1/events?deployment=chat", headers=headers)
+            changing = ("date", "x-request-id")
+            assert [each for each in head.headers.items() if each[0] not in changing] == [
+                each for each in answer.headers.items() if each[0] not in changing
+            ]
             lines = answer.iter_lines()
             assert next(lines) == "retry: 2000"
             assert until(lambda: service.app.state.live.events._seen is not None)

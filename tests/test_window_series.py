@@ -2,8 +2,10 @@
 
 import pytest
 
+from calibrator.core.sums import LARGEST_SUM
 from calibrator.core.windows import WindowSums
 from calibrator.store import deployments, schema, window_series, windows
+from calibrator.store.errors import RangeTooLargeError
 from calibrator.store.windows import HOUR, Cell
 from tests.ingest_support import GAMMA, expected_sums, make_rounds
 
@@ -99,3 +101,32 @@ def test_pooled_hours_are_the_hours_of_all_segments_and_buckets(store, prod):
         parts = [each.sums for each in by_segment if each.start == point.start]
         assert len(parts) == 3
         assert sum(parts[1:], parts[0]) == point.sums
+
+
+def test_a_range_whose_sums_no_integer_holds_is_named_and_its_hours_can_be_read(store):
+    gamma, end = 1, START + 3 * HOUR
+    full = WindowSums.zeros(gamma)
+    full.scalars[:] = LARGEST_SUM
+    with store.write() as connection:
+        made = deployments.register(connection, "hostile", gamma, "f", 0.0)
+        chat = deployments.add_segments(connection, made.id, ["chat"])["chat"]
+        cells = [Cell(START + hour * HOUR, chat, "mid", full) for hour in range(3)]
+        windows.add(connection, made.id, cells, raw=True)
+
+    def read(how, *arguments, **options):
+        with store.read() as connection:
+            return how(connection, *arguments, raw=True, **options)
+
+    hours = read(window_series.series, made.id, gamma, START, end, HOUR)
+    assert [hours.at(i) for i in range(3)] == [full] * 3
+    assert [point.sums for point in read(windows.query, made.id, gamma, START, end, HOUR)] == [full] * 3
+    for how, *arguments in (
+        (window_series.series, made.id, gamma, START, end, 3 * HOUR),
+        (window_series.of_deployments, {made.id: gamma}, START, end),
+        (windows.query, made.id, gamma, START, end),
+        (windows.total, made.id, gamma),
+    ):
+        with pytest.raises(RangeTooLargeError, match=r"from .* to .*: got sums larger than 64 bits"):
+            read(how, *arguments)
+    with pytest.raises(RangeTooLargeError, match="from 2023-11-14T22:00:00Z to 2023-11-15T01:00:00Z: got"):
+        read(windows.query, made.id, gamma, START, end, segment="chat", bins=False)

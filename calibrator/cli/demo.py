@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calibrator.cli import output
-from calibrator.cli.demo_loop import MIN_ROUNDS, DemoLoop, DemoRun, Phase
+from calibrator.cli.demo_loop import MIN_ROUNDS, DemoLoop
+from calibrator.cli.demo_run import NO_ALARM, DemoRun, Phase
 from calibrator.cli.evaluate import AsJson
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def demo(
     port: Annotated[
         int, typer.Option(help="With --serve: port; 0 takes a free one.", min=0, max=65535)
     ] = 8080,
-    out: Annotated[Path, typer.Option(help="Folder for the report page and the diagrams.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder for the report pages and the diagrams.")] = Path(
         "out/demo"
     ),
     seed: Annotated[int, typer.Option(help="Of the traffic.", min=0)] = 0,
@@ -52,8 +53,9 @@ def demo(
     """Run the closed loop on recorded traffic of a real model, everything embedded.
 
     An engine serves, its scheduler hides labels as in production, events flow into a store, calibration
-    is fitted, gated, published and applied while the engine runs; then the traffic drifts and it happens
-    again. Prints calibration error before and after on requests that no fit has seen.
+    is fitted, gated, published and applied while the engine runs. Then a weaker drafter takes its place: an
+    alarm is raised, asks for a refit and ends with it. Prints calibration error before and after on requests
+    that no fit has seen.
 
     Examples:
 
@@ -161,13 +163,32 @@ def _as_json(run: DemoRun) -> dict[str, Any]:
         ],
         "refreshes": [
             {
-                "rounds": rounds,
-                "outcome": outcome.outcome,
-                "version": outcome.document.version if outcome.document else None,
-                "form": outcome.proposal.form_judged if outcome.proposal else None,
-                "reasons": list(outcome.reasons),
+                "rounds": made.rounds,
+                "trigger": made.trigger,
+                "outcome": made.outcome.outcome,
+                "version": made.outcome.document.version if made.outcome.document else None,
+                "form": made.outcome.proposal.form_judged if made.outcome.proposal else None,
+                "reasons": list(made.outcome.reasons),
             }
-            for rounds, outcome in run.refreshes
+            for made in run.refreshes
+        ],
+        "drift_at_rounds": run.drift_at,
+        "episodes": [
+            {
+                "kind": seen.episode.kind,
+                "segment": seen.episode.segment,
+                "position": seen.episode.position,
+                "direction": seen.episode.direction,
+                "version": seen.episode.version,
+                "began_rounds": seen.began,
+                "alarm_rounds": seen.alarmed,
+                "ended_rounds": seen.ended,
+                "ended_by_version": seen.ended_by,
+                "gap": seen.episode.gap,
+                "summary": seen.episode.summary,
+                "remedy": seen.episode.remedy,
+            }
+            for seen in run.episodes
         ],
         "ledger": run.ledger,
     }
@@ -215,12 +236,47 @@ def _print(run: DemoRun, page: DemoPage, seconds: float) -> None:
             f"requests that were never served; noise floor {f(phase.mean_noise_floor)}\n",
             markup=False,
         )
-    published = sum(outcome.document is not None for _, outcome in run.refreshes)
+    _print_drift(run)
+    published = sum(made.outcome.document is not None for made in run.refreshes)
+    asked = sum(made.trigger == "alarm" for made in run.refreshes)
     ledger = run.ledger
     output.out.print(
-        f"{len(run.refreshes)} refreshes, {published} published. Rounds: {ledger['emitted']:,} emitted, "
-        f"{ledger['folded']:,} folded, {ledger['lost']:,} lost, {ledger['dead_lettered']:,} dead-lettered. "
-        f"{seconds:.0f} s.",
+        f"{len(run.refreshes)} refreshes, {asked} of them asked for by an alarm; {published} published. "
+        f"Rounds: {ledger['emitted']:,} emitted, {ledger['folded']:,} folded, {ledger['lost']:,} lost, "
+        f"{ledger['dead_lettered']:,} dead-lettered. {seconds:.0f} s.",
         markup=False,
+        soft_wrap=True,
     )
-    output.out.print(f"report: {page.path}", markup=False)
+    output.out.print(f"report: {page.path}", markup=False, soft_wrap=True)
+    output.out.print(
+        f"        {page.deployment_path}, what `dspark-calibrator report` writes of a deployment",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def _print_drift(run: DemoRun) -> None:
+    """Print every episode with what helps, or why there is none."""
+    if not run.episodes:
+        output.out.print(f"drift: {NO_ALARM}\n", markup=False, soft_wrap=True)
+        return
+    lines = [
+        (
+            seen.episode.kind,
+            seen.episode.segment or "all",
+            "-" if seen.episode.position is None else str(seen.episode.position),
+            "-" if seen.episode.version is None else str(seen.episode.version),
+            f"{seen.began:,}",
+            f"{seen.alarmed:,}",
+            "lasts" if seen.ended is None else f"{seen.ended:,}",
+            "-" if seen.ended_by is None else f"version {seen.ended_by}",
+            output.figure(seen.episode.gap, 3),
+        )
+        for seen in run.episodes
+    ]
+    columns = ("alarm of", "segment", "pos", "under", "began", "alarm", "ended", "ended by", "gap")
+    title = f"drift, in rounds served; injected after {run.drift_at:,}"
+    output.out.print(output.table(title, columns, lines))
+    for told in dict.fromkeys((s.episode.summary.split(";")[0], s.episode.remedy) for s in run.episodes):
+        output.out.print(f"{told[0]}; what helps: {told[1]}", markup=False, soft_wrap=True)
+    output.out.print("")

@@ -1,110 +1,54 @@
-"""The demo: recorded traffic served live, refreshed while it runs, shifted, and refreshed again."""
+"""The demo: recorded traffic served live and refreshed while it runs; then it drifts, and an alarm refits."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from calibrator.cli.demo_drift import DemoDrift
+from calibrator.cli.demo_run import BINS, PHASES, DemoRun, Phase, RefreshMade, Trigger, raw_survival
 from calibrator.cli.placement import EmbeddedPlacement, private_ring
+from calibrator.cli.profile import ReplayTimer
 from calibrator.core.candidate import ProposalOptions
-from calibrator.core.ece import Reliability, reliability
-from calibrator.core.labels import drafted, prefix_labels
-from calibrator.core.parameter_set import ParameterSet
-from calibrator.core.report import PositionReport, mean_ece, mean_noise_floor, position_report
+from calibrator.core.report import position_report
+from calibrator.service.deployment_settings import merge_settings
+from calibrator.service.reading.period import period_numbers
 from calibrator.service.refresh import RefreshOutcome
+from calibrator.store import deployments
 from collectors.options import PipelineOptions
 from serving_adapter.contract import Rounds
 from serving_adapter.engines.replay.clock import EngineClock
 from serving_adapter.engines.replay.drift import DriftScript, Traffic
 from serving_adapter.engines.replay.engine import ReplayEngine, replay_identity
 from serving_adapter.engines.replay.records import load_recording, split_requests
-from serving_adapter.parameters import Parameters
+from serving_adapter.profiling import profile, unseen_sizes
 from serving_adapter.settings import Settings
 
-CONCURRENCY = 32
+CONCURRENCY = 16
+"""With 32 at a time verifying nothing at all is right for the drafter that comes with the drift."""
 HELD_OUT_FRACTION = 0.4
 REFRESHES = 2
 """Per phase: few and on many rows, as in production, where a refresh sees far more rows than a demo has."""
-BINS = 15
 EXPLORE = 0.02
 MIN_ROUNDS = 4000
-SEGMENT_OF_DRIFT = "chat"
-STEP_SECONDS = 0.16
+PROFILE_SECONDS = 5.0
+"""Of drawn step times, not waited for."""
+STEP_SECONDS = 0.1
 """What a step of this batch takes on the recorded machine, rounded up."""
-WINDOW_SECONDS = 1.0
+WINDOW_SECONDS = 4.0
+EVALUATE_SECONDS = 4.0
+"""Between two looks for drift, of engine time: a demo lives through days of traffic in a minute or two."""
 REFRESH_SECONDS = 30.0
 """Between two refreshes once the demo goes on under the dashboard."""
 
 BEFORE_DRIFT = (Traffic("typical"),)
-AFTER_DRIFT = (Traffic("typical", (SEGMENT_OF_DRIFT,)), Traffic("typical-hot", (SEGMENT_OF_DRIFT,)))
-
-PHASES = (
-    (
-        "before the drift: math, code and chat",
-        """Questions of three domains, sampled at temperature 0.7. The head that scores them was trained on
-        few rounds of math and code and never saw chat.""",
-    ),
-    (
-        "after the drift: chat, hotter",
-        """The mix turns to chat alone, part of it sampled at temperature 1.0. What was fitted before does
-        not travel.""",
-    ),
-)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Phase:
-    """One stretch of traffic, judged on requests that were never served.
-
-    ``before`` is under the identity, ``after`` under the parameters in force at its end, and
-    ``temperature_form`` holds the mean-free ECE per position that the best temperatures leave.
-    """
-
-    name: str
-    text: str
-    judged: Rounds
-    before: list[PositionReport]
-    after: list[PositionReport]
-    temperature_form: list[float | None]
-    parameters: Parameters
-    coverage: list[float]
-    statuses: list[str]
-
-    @property
-    def mean_before(self) -> float | None:
-        """Mean ECE over positions under the identity."""
-        return mean_ece(self.before)
-
-    @property
-    def mean_after(self) -> float | None:
-        """Mean ECE over positions under the parameters in force."""
-        return mean_ece(self.after)
-
-    @property
-    def mean_noise_floor(self) -> float | None:
-        """What a perfectly calibrated head would show on these rows."""
-        return mean_noise_floor(self.after)
-
-    def reliability(self, position: int, *, before: bool) -> Reliability:
-        """Reliability of one position (1-based) on the judged rows."""
-        k = position - 1
-        survival = _identity(self.judged) if before else self.parameters.survival_of(self.judged)
-        inside = drafted(self.judged)[:, k]
-        labels = prefix_labels(self.judged)[:, k]
-        return reliability(survival[inside, k], labels[inside], BINS)
-
-
-@dataclass(slots=True)
-class DemoRun:
-    """What a demo produced so far; ``refreshes`` are (rounds served, outcome)."""
-
-    phases: list[Phase] = field(default_factory=list)
-    refreshes: list[tuple[int, RefreshOutcome]] = field(default_factory=list)
-    ledger: dict[str, int] = field(default_factory=dict)
+AFTER_DRIFT = (Traffic("hard"),)
+PIECE = 512
+"""Rounds between two looks at the clock; the ring holds many times as many."""
 
 
 class DemoLoop:
@@ -132,7 +76,7 @@ class DemoLoop:
         self._rounds = rounds
         self._on_progress = on_progress
         recordings, self._held_out = {}, {}
-        for name in ("typical", "typical-hot"):
+        for name in sorted({part.recording for part in (*BEFORE_DRIFT, *AFTER_DRIFT)}):
             recording = load_recording(name)
             served, held_out = split_requests(recording, HELD_OUT_FRACTION)
             recordings[name] = recording.keep(served)
@@ -141,9 +85,8 @@ class DemoLoop:
         script = DriftScript.switch(BEFORE_DRIFT, AFTER_DRIFT, self._drift_step)
         # Stamps of the run lie in the past, so that a page that shows the loop can go on from now.
         self.clock = EngineClock(start=time.time() - STEP_SECONDS * 2 * self._drift_step)
-        # A half-life of half a phase: engines know no rounds, only time. 0.1 s is about what a step
-        # of this batch takes on the recorded machine.
-        half_life = max(5.0, 0.1 * self._drift_step / 2)
+        # A half-life of half a phase: engines know no rounds, only time.
+        half_life = max(5.0, STEP_SECONDS * self._drift_step / 2)
         settings = Settings(
             deployment="demo",
             replica="replay-0",
@@ -154,6 +97,7 @@ class DemoLoop:
             half_life_seconds=half_life,
             poll_seconds=0.2,
             window_seconds=WINDOW_SECONDS,
+            evaluate_seconds=EVALUATE_SECONDS,
             refresh_seconds=REFRESH_SECONDS,
         )
         self.placement = EmbeddedPlacement(
@@ -173,42 +117,94 @@ class DemoLoop:
         )
         self.clock.follow(lambda: self.engine.ledger.seconds)
         self.run_state = DemoRun()
+        self._drift = DemoDrift(self.placement, self.engine, self.clock)
 
     def run(self) -> DemoRun:
         """Serve both phases; needs the placement to be entered."""
+        self._profile()
         for index in range(2):
-            for _ in range(REFRESHES):
-                self._serve(self._rounds // 2 // REFRESHES, index)
-                self.refresh()
+            asked = False
+            for part in range(REFRESHES):
+                asked |= self._serve(self._rounds // 2 // REFRESHES, index)
+                # What an alarm has just asked for need not be done again on a few rows more.
+                if part == REFRESHES - 1 or not asked:
+                    self.refresh()
             # The version that the last refresh published comes into force with the next step.
             self.engine.step()
             self.run_state.phases.append(self._judge(index))
-        self.placement.catch_up(self.engine.ledger.emitted)
+            if index == 0:
+                self.run_state.drift_at = self.engine.ledger.rounds
+        self._drift.look()
         self.run_state.ledger = {"emitted": self.engine.ledger.emitted, **self.placement.ledger()}
+        self.run_state.episodes = self._drift.episodes(self.run_state.refreshes)
+        self.run_state.period = self._read_period()
         return self.run_state
 
-    def _serve(self, rounds: int, phase: int) -> None:
-        ledger = self.engine.ledger
+    def _profile(self) -> None:
+        """Time steps of every size and report them, as an engine does that is profiled at its start.
+
+        The scheduler of the run stays at the sizes that it likes; without the others there is no curve to
+        publish, and nothing to replay a scheduler with.
+        """
+        gamma = self.placement.adapter.identity.gamma
+        sizes = [size for size in unseen_sizes(CONCURRENCY * (1 + gamma)) if size >= CONCURRENCY]
+        steps = profile(ReplayTimer(), sizes, budget_seconds=PROFILE_SECONDS).steps
+        for seconds, tokens in zip(steps.step_seconds.tolist(), steps.batch_tokens.tolist(), strict=True):
+            self.placement.adapter.observe(
+                np.zeros((0, gamma)),
+                np.zeros(0),
+                request=np.zeros(0, dtype=np.uint64),
+                step_seconds=seconds,
+                verify_seconds=seconds,
+                batch_tokens=tokens,
+                requests=CONCURRENCY,
+            )
+
+    def _explore_all_the_same(self) -> None:
+        """Keep exploring: an engine that replays is never idle, which would count as saturation."""
+        with self.placement.store.write() as connection:
+            known = deployments.get(connection, self.placement.settings.deployment)
+            assert known is not None
+            settings = merge_settings(known.settings, {"explore": {"mode": "fixed", "explore": EXPLORE}})
+            deployments.set_settings(connection, known.id, settings)
+
+    def _serve(self, rounds: int, phase: int) -> bool:
+        """Serve so many rounds, looking for drift; say whether an alarm asked for a refresh, which it got."""
+        ledger, asked = self.engine.ledger, False
         target = ledger.rounds + rounds
         while ledger.rounds < target:
-            # The ring holds more than a refresh needs, so an engine without a GPU in it cannot outrun it.
-            self.engine.run(rounds=min(1024, target - ledger.rounds))
+            self.engine.run(rounds=min(PIECE, target - ledger.rounds))
             self._on_progress(ledger.rounds, "before the drift" if phase == 0 else "after the drift")
+            if self._drift.look_if_due():
+                self.refresh("alarm")
+                asked = True
+        return asked
 
-    def refresh(self) -> RefreshOutcome:
+    def refresh(self, trigger: Trigger = "schedule") -> RefreshOutcome:
         """Let the collector catch up, refresh, and wait until the engine can apply what was published."""
         self._on_progress(self.engine.ledger.rounds, "refreshing")
         self.placement.catch_up(self.engine.ledger.emitted)
+        if not self.run_state.refreshes:
+            self._explore_all_the_same()
         outcome = self.placement.refresh()
-        self.run_state.refreshes.append((self.engine.ledger.rounds, outcome))
+        self.run_state.refreshes.append(RefreshMade(self.engine.ledger.rounds, trigger, outcome))
         if outcome.document is not None:
             self.placement.wait_for_version(outcome.document.version)
         return outcome
 
+    def _read_period(self) -> dict[str, Any]:
+        """Read the whole run as a report would."""
+        end, settings = self.clock.now() + 1.0, self.placement.settings
+        with self.placement.store.read() as connection:
+            known = deployments.get(connection, settings.deployment)
+            assert known is not None
+            return period_numbers(connection, known, self._drift.started_at, end, settings.window_seconds)
+
     def _judge(self, index: int) -> Phase:
         judged = self._judged_rows(BEFORE_DRIFT if index == 0 else AFTER_DRIFT)
         parameters = self.engine.parameters
-        proposal = next(o.proposal for _, o in reversed(self.run_state.refreshes) if o.proposal is not None)
+        made = reversed(self.run_state.refreshes)
+        proposal = next(each.outcome.proposal for each in made if each.outcome.proposal is not None)
         best_temperature = proposal.alternatives.get("temperature")
         limited: list[float | None] = (
             [None] * judged.gamma
@@ -219,7 +215,7 @@ class DemoLoop:
             name=PHASES[index][0],
             text=PHASES[index][1],
             judged=judged,
-            before=position_report(_identity(judged), judged, BINS),
+            before=position_report(raw_survival(judged), judged, BINS),
             after=position_report(parameters.survival_of(judged), judged, BINS),
             temperature_form=limited,
             parameters=parameters,
@@ -236,7 +232,3 @@ class DemoLoop:
                 rows = rows.take(np.isin(names, traffic.segments))
             parts.append(rows)
         return Rounds.concatenate(parts)
-
-
-def _identity(rounds: Rounds) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    return ParameterSet.identity(rounds.gamma).survival(rounds)

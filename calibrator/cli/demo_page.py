@@ -1,34 +1,38 @@
-"""The demo's report page and its diagrams."""
+"""The demo's report pages and its diagrams."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from calibrator.cli import output
-from calibrator.cli.demo_loop import DemoRun, Phase
-from calibrator.report.page import Refresh, Section, render_page
+from calibrator.cli.demo_loop import EVALUATE_SECONDS
+from calibrator.cli.demo_run import NO_ALARM, DemoRun, EpisodeSeen, Phase
+from calibrator.report.deployment_page import render_deployment_page
+from calibrator.report.page import Alarm, Refresh, Section, render_page
 from calibrator.report.plots import PositionReliability, png, reliability_figure
 
 
 class DemoPage:
-    """Writes ``report.html`` and one PNG per phase into a folder."""
+    """Writes ``report.html``, ``deployment.html`` and one PNG per phase into a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.path = folder / "report.html"
+        self.deployment_path = folder / "deployment.html"
 
     def write(self, run: DemoRun) -> str:
         """Draw everything and return the page."""
         sections = [self._section(index, phase) for index, phase in enumerate(run.phases)]
         refreshes = [
             Refresh(
-                when=f"after {rounds:,} rounds",
-                outcome=outcome.outcome,
-                form=outcome.proposal.form_judged if outcome.proposal else "",
-                version=outcome.document.version if outcome.document else None,
-                reasons=outcome.reasons,
+                when=f"after {made.rounds:,} rounds",
+                asked=made.trigger,
+                outcome=made.outcome.outcome,
+                form=made.outcome.proposal.form_judged if made.outcome.proposal else "",
+                version=made.outcome.document.version if made.outcome.document else None,
+                reasons=made.outcome.reasons,
             )
-            for rounds, outcome in run.refreshes
+            for made in run.refreshes
         ]
         page = render_page(
             title="DSpark Calibrator: the closed loop on recorded traffic",
@@ -37,15 +41,24 @@ class DemoPage:
             "never served.",
             sections=sections,
             refreshes=refreshes,
+            alarms=[_alarm(seen) for seen in run.episodes],
+            about_alarms=(
+                f"A weaker drafter was put in place after {run.drift_at:,} rounds. Looked for drift every "
+                f"{EVALUATE_SECONDS:g} s of engine time (DSPARK_EVALUATE_SECONDS; 10 s by default). Once an "
+                "alarm has 1,000 rows behind it, it asks for a refit without the rows from before the drift."
+            ),
+            no_alarms=NO_ALARM,
             ledger=run.ledger,
             facts=(
                 ("rounds served", f"{run.ledger['emitted']:,}"),
                 ("refreshes", str(len(run.refreshes))),
-                ("published", str(sum(o.document is not None for _, o in run.refreshes))),
+                ("published", str(sum(made.outcome.document is not None for made in run.refreshes))),
+                ("drift alarms", str(len(run.episodes))),
                 ("rounds lost", f"{run.ledger['lost']:,}"),
             ),
         )
         output.write_file(self.path, page)
+        output.write_file(self.deployment_path, render_deployment_page(run.period, run.period["to"]))
         return page
 
     def _section(self, index: int, phase: Phase) -> Section:
@@ -77,3 +90,20 @@ class DemoPage:
             figure_png=image,
             figure_text=f"Reliability diagrams of {len(positions)} draft positions, before and after",
         )
+
+
+def _alarm(seen: EpisodeSeen) -> Alarm:
+    episode = seen.episode
+    return Alarm(
+        kind=episode.kind,
+        where=f"{episode.segment or 'all traffic'}"
+        + ("" if episode.position is None else f", position {episode.position}"),
+        version=episode.version,
+        began=seen.began,
+        alarmed=seen.alarmed,
+        ended=seen.ended,
+        ended_by=seen.ended_by,
+        gap=episode.gap,
+        summary=episode.summary,
+        remedy=episode.remedy,
+    )

@@ -153,4 +153,8 @@ def proposal_options(settings: Settings) -> ProposalOptions:
 
 def retention_rules(settings: Settings) -> retention.Retention:
     """How long the store keeps what."""
-    return retention.Retention(window_days=settings.retention_days)
+    return retention.Retention(
+        window_days=settings.retention_days,
+        audit_days=settings.audit_days,
+        rollout_days=settings.rollout_days,
+    )

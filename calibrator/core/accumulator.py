@@ -38,6 +38,12 @@ class Accumulator:
         Draft positions.
     count
         Cells.
+
+    >>> accumulator, cells = Accumulator(gamma=1, count=2), np.array([0, 0, 1])
+    >>> rounds = Rounds.build([[0.0]] * 3, [1, 0, 1])
+    >>> accumulator.add(rounds, np.full((3, 1), 0.5), cells, "draft_stop", clip=None)
+    >>> accumulator.sums()[0][:, 0, SCALARS.index("accepted")]
+    array([1, 1])
     """
 
     def __init__(self, gamma: int, count: int) -> None:

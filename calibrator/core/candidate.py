@@ -143,7 +143,12 @@ def _start(form: Form, in_force: ParameterSet) -> ParameterSet:
 
 
 def objective_for(form: Form, rows: Rounds, options: ProposalOptions) -> Objective:
-    """By what a form is fitted: the temperature form by ECE where nearly everything was verified."""
+    """By what a form is fitted: the temperature form by ECE where nearly everything was verified.
+
+    >>> whole, cut = (Rounds.build([[0.0]] * 10, [0] * 10, verified=[v] * 10) for v in (1, 0))
+    >>> [objective_for("temperature", rows, ProposalOptions()) for rows in (whole, cut)]
+    ['ece', 'likelihood']
+    """
     if form == "affine":
         return "likelihood"
     if options.objective is not None:
@@ -203,7 +208,14 @@ def _fit(
 def merge(
     in_force: ParameterSet, fitted: ParameterSet, gates: Sequence[PositionGate], options: ProposalOptions
 ) -> ParameterSet:
-    """Move the positions that may change towards the fit, no further than the step cap."""
+    """Move the positions that may change towards the fit, no further than the step cap.
+
+    >>> gates = [PositionGate(1, "ok", 900.0, 600, 300), PositionGate(2, "censored", 0.0, 0, 0, ("n_eff 0",))]
+    >>> fitted = ParameterSet("temperature", np.array([4.0, 4.0]), np.zeros(2))
+    >>> options = ProposalOptions(max_log_step=float(np.log(2.0)))
+    >>> merge(ParameterSet.identity(2), fitted, gates, options).temperatures.round(3)
+    array([2., 1.])
+    """
     allowed = np.array([g.allowed for g in gates], dtype=np.bool_)
     log_step = np.abs(np.log(fitted.temperatures / in_force.temperatures))
     largest = float(log_step[allowed].max(initial=0.0))

@@ -24,10 +24,52 @@ LENGTH = 0.2
 SMOOTH_SHARE = 0.8
 """What gaps look like beforehand: a line of about this size, deviations alike over this distance."""
 
+KNOWN = 3.0
+"""Standard errors from which the sign of a gap is certain, and its size no artefact of noise."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExplorationNoise:
+    """What seeing only explored labels adds to the gaps of bins, every array of shape ``[bins]``.
+
+    Attributes
+    ----------
+    variance
+        Its part of the variance of the gaps.
+    rows
+        Expected number of explored rows whose label the model leaves open (Kish's, of weighted ones).
+    rate
+        Mean expected label of these, in [0, 1].
+    """
+
+    variance: Float
+    rows: Float
+    rate: Float
+
+    def take(self, used: NDArray[np.int64]) -> ExplorationNoise:
+        """Of some bins."""
+        return ExplorationNoise(self.variance[used], self.rows[used], self.rate[used])
+
+    def draw(self, draws: int, seed: int) -> Float:
+        """Errors of the gaps, shape ``[draws, bins]``: Poisson numbers of rows, Bernoulli outcomes.
+
+        >>> noise = ExplorationNoise(np.array([0.04]), np.array([0.5]), np.array([0.3]))
+        >>> drawn = noise.draw(20_000, 0)
+        >>> round(float(drawn.mean()), 2) + 0.0, round(float(drawn.var()), 2), bool((drawn == 0).mean() > 0.5)
+        (0.0, 0.04, True)
+        """
+        random = np.random.default_rng(seed)
+        seen = random.poisson(np.minimum(self.rows, 1e9), (draws, len(self.rows)))
+        surprise = random.binomial(seen, self.rate) - seen * self.rate
+        expected = self.rows * self.rate * (1.0 - self.rate)
+        scale = np.sqrt(np.divide(self.variance, expected, out=np.zeros_like(expected), where=expected > 0))
+        errors: Float = -surprise * scale
+        return errors
+
 
 @dataclass(frozen=True, slots=True)
 class DebiasedEce:
-    """Median-unbiased ECE and its interval; all None without a usable bin."""
+    """ECE that is right on average, and its interval; all None without a usable bin."""
 
     estimate: float | None
     low: float | None
@@ -40,6 +82,7 @@ def debiased_ece(
     gaps: ArrayLike,
     covariance: ArrayLike,
     *,
+    exploration: ExplorationNoise | None = None,
     confidence: float = 0.95,
     draws: int = 1000,
     seed: int = 0,
@@ -58,6 +101,8 @@ def debiased_ece(
     covariance
         Of the errors of gaps and shares, shape ``[2 * bins, 2 * bins]``, or ``[bins, bins]`` of the gaps
         alone.
+    exploration
+        The part of it that is due to exploration and not normal.
     confidence, draws, seed
         Of the interval, by simulated readings.
     widening
@@ -80,31 +125,60 @@ def debiased_ece(
     x, s, g = x[used], s[used], g[used]
     reading = float(s @ np.abs(g))
     index = np.concatenate([used, used + bins]) if len(full) == 2 * bins else used
-    noise = _draw(full[np.ix_(index, index)], draws, seed)
+    variance = np.maximum(np.diagonal(full)[used], 1e-10)
+    noise = _noise(full[np.ix_(index, index)], exploration.take(used) if exploration else None, draws, seed)
     gap_noise = noise[:, : len(g)]
     share = np.maximum(s + noise[:, len(g) :], 0.0) if noise.shape[1] > len(g) else s[None, :]
-    shapes = _shapes(x, g, np.maximum(np.diagonal(full)[used], 1e-10), draws, seed + 1)
-    size = np.abs(shapes) @ s
-    unit = shapes / np.maximum(size, 1e-12)[:, None]  # gaps that make an ECE of 1
-
-    tail = 0.5 * (1.0 - confidence)
     errors = SCALES * max(reading, 1e-4)
-    levels = np.array(
-        [
-            np.quantile((share * np.abs(error * unit + gap_noise)).sum(axis=1), (tail, 0.5, 1.0 - tail))
-            for error in errors
-        ]
-    )
-    if widening > 1.0:
-        # More noise moves folded readings up as well as apart: each end takes the wider of the two.
-        for i, error in enumerate(errors):
-            far = (share * np.abs(error * unit + widening * gap_noise)).sum(axis=1)
+    gaps_of = _Path(_shapes(x, g, variance, draws, seed + 1), np.abs(g) > KNOWN * np.sqrt(variance), s)
+    tail = 0.5 * (1.0 - confidence)
+    readings = np.empty((len(errors), draws))
+    levels = np.empty((len(errors), 3))
+    for i, error in enumerate(errors):
+        true = gaps_of(float(error))
+        readings[i] = (share * np.abs(true + gap_noise)).sum(axis=1)
+        levels[i] = np.quantile(readings[i], (tail, 0.5, 1.0 - tail))
+        if widening > 1.0:
+            # More noise moves folded readings up as well as apart: each end takes the wider of the two.
+            far = (share * np.abs(true + widening * gap_noise)).sum(axis=1)
             low_level, high_level = np.quantile(far, (tail, 1.0 - tail))
             levels[i, 0] = min(levels[i, 0], low_level)
             levels[i, 2] = max(levels[i, 2], high_level)
     levels = np.maximum.accumulate(levels, axis=0)
     high, middle, low = (float(np.interp(reading, levels[:, i], errors)) for i in range(3))
-    return DebiasedEce(middle, low, high)
+    # What the estimate would be on average if the truth were each of the errors; read backwards.
+    average = np.maximum.accumulate(np.interp(readings, levels[:, 1], errors).mean(axis=1))
+    estimate = float(np.interp(middle, average, errors))
+    return DebiasedEce(min(max(estimate, low), high), low, high)
+
+
+class _Path:
+    """Gaps of every ECE there might be: known bins stay and the others grow, or shrink to nothing first."""
+
+    def __init__(self, shapes: Float, known: NDArray[np.bool_], shares: Float) -> None:
+        self.shapes, self.known = shapes, known
+        part = np.abs(shapes) * shares
+        self.of_known, self.of_others = (part[:, mask].sum(axis=1) for mask in (known, ~known))
+        if not (self.of_others > 1e-9).any():
+            self.known = np.zeros_like(known)
+            self.of_known, self.of_others = np.zeros(len(shapes)), self.of_known
+
+    def __call__(self, error: float) -> Float:
+        shrunk = np.minimum(error / np.maximum(self.of_known, 1e-12), 1.0)
+        grown = np.maximum(error - self.of_known, 0.0) / np.maximum(self.of_others, 1e-12)
+        return self.shapes * np.where(self.known, shrunk[:, None], grown[:, None])
+
+
+def _noise(covariance: Float, exploration: ExplorationNoise | None, draws: int, seed: int) -> Float:
+    """Errors of gaps and shares, ``[draws, len(covariance)]``."""
+    if exploration is None:
+        return _draw(covariance, draws, seed)
+    rest = covariance.copy()
+    own = np.arange(len(exploration.variance))
+    rest[own, own] = np.maximum(rest[own, own] - exploration.variance, 0.0)
+    drawn = _draw(rest, draws, seed)
+    drawn[:, : len(own)] += exploration.draw(draws, seed + 2)
+    return drawn
 
 
 def _shapes(x: Float, g: Float, v: Float, draws: int, seed: int) -> Float:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrator.core.clusters import t_widening
-from calibrator.core.debiased_ece import DebiasedEce, debiased_ece
+from calibrator.core.debiased_ece import DebiasedEce, ExplorationNoise, debiased_ece
 from calibrator.core.ece import bin_index
 from calibrator.core.expected_labels import expect
 from calibrator.core.labels import EndOfSequence, drafted
@@ -31,7 +31,8 @@ class ResidualTable:
     ``mass`` is the share of the drafted traffic, ``gap`` mean prediction less expected label.
     ``covariance``, shape ``[2 * bins, 2 * bins]``, is that of the errors of gaps and masses, requests
     independent, rows of one request not. ``corrected`` is the share of the traffic whose labels were seen
-    or had a chance to be; the rest stands on the model alone.
+    or had a chance to be; the rest stands on the model alone. ``exploration`` is the part of the variance that
+    comes of seeing only explored labels.
     """
 
     mass: Float
@@ -39,6 +40,7 @@ class ResidualTable:
     gap: Float
     covariance: Float
     corrected: float
+    exploration: ExplorationNoise
 
     @property
     def variance(self) -> Float:
@@ -82,6 +84,7 @@ class ResidualTable:
             self.mass,
             self.gap,
             self.covariance,
+            exploration=self.exploration,
             confidence=confidence,
             seed=seed,
             widening=1.0 if requests is None else t_widening(confidence, requests),
@@ -144,6 +147,8 @@ def doubly_robust(
             difference[mine, k],
             (a - parts.imputed)[mine, k],
             parts.spread[mine, k],
+            parts.imputed[mine, k],
+            parts.inverse[mine, k],
             rows[mine],
             request[mine],
             bins,
@@ -159,6 +164,8 @@ def _table(
     difference: Float,
     certain: Float,
     spread: Float,
+    imputed: Float,
+    inverse: Float,
     weights: Float,
     request: NDArray[np.int64],
     bins: int,
@@ -169,7 +176,8 @@ def _table(
     total = float(weight.sum())
     if total <= 0:
         empty = np.zeros(bins)
-        return ResidualTable(empty, empty, empty, np.zeros((2 * bins, 2 * bins)), 0.0)
+        none = ExplorationNoise(empty, empty, empty)
+        return ResidualTable(empty, empty, empty, np.zeros((2 * bins, 2 * bins)), 0.0, none)
 
     def mean(values: Float) -> Float:
         return _ratio(_sums(index, weights * values, bins), weight)
@@ -195,6 +203,7 @@ def _table(
     covariance = moved.T @ moved * (requests / max(requests - 1, 1))
     added = _ratio(_sums(index, weights**2 * spread, bins), weight**2)
     added *= _dispersion(weights * (difference - certain), float(added @ mass**2), owner, total)
+    exploration = _exploration(index, weights, spread, imputed, inverse, added, bins)
     # Equal labels in a bin of few rows are luck, not certainty: at least the variance of one label more.
     effective = _ratio(weight**2, _sums(index, weights**2, bins))
     rate = np.clip(mean(predicted - certain), 0.0, 1.0)
@@ -209,7 +218,26 @@ def _table(
         gap=gap,
         covariance=covariance,
         corrected=float((weights * reachable).sum() / total),
+        exploration=exploration,
     )
+
+
+def _exploration(
+    index: NDArray[np.int64],
+    weights: Float,
+    spread: Float,
+    imputed: Float,
+    inverse: Float,
+    variance: Float,
+    bins: int,
+) -> ExplorationNoise:
+    """How many labels exploration may show per bin, and how often they are 1."""
+    open_ = np.flatnonzero(spread > 0)
+    i, w, m = index[open_], weights[open_], imputed[open_]
+    size = _sums(i, w**2 * spread[open_], bins)
+    rows = _ratio(_sums(i, w, bins) ** 2, _sums(i, w**2 * inverse[open_], bins))
+    rate = np.clip(_ratio(_sums(i, w**2 * spread[open_] * m, bins), size), 0.0, 1.0)
+    return ExplorationNoise(np.where(rows > 0, variance, 0.0), rows, rate)
 
 
 def _dispersion(correction: Float, modelled: float, owner: NDArray[np.int64], total: float) -> float:

@@ -62,12 +62,16 @@ def expected_labels(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expected:
-    """What stands for labels, every array ``[rows, gamma]``; ``spread`` is the variance of corrections."""
+    """What stands for labels, every array ``[rows, gamma]``.
+
+    ``spread`` is the variance of corrections, ``inverse`` one over the chance to be seen (0 without one).
+    """
 
     imputed: Float
     correction: Float
     spread: Float
     reachable: NDArray[np.bool_]
+    inverse: Float
 
 
 def expect(
@@ -94,7 +98,7 @@ def expect(
     explored = seen & ~known & (pi > 0)
     residual = np.where(explored, labels - imputed, 0.0)
     spread = _residual_variance(imputed, residual, explored, inside & ~known & (pi > 0), inverse)
-    return Expected(imputed, inverse * residual, spread, known | (pi > 0))
+    return Expected(imputed, inverse * residual, spread, known | (pi > 0), inverse)
 
 
 def _residual_variance(

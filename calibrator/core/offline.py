@@ -40,6 +40,13 @@ def fit_offline(rounds: Rounds, options: ProposalOptions) -> OfflineFit:
     options
         ``form``, ``supported_forms``, ``objective`` (default ``ece``), ``bins``, ``grid``,
         ``end_of_sequence``, and the split of ``auto``.
+
+    >>> rng = np.random.default_rng(0)
+    >>> z = rng.normal(0, 2, size=(4000, 1))
+    >>> accepted = rng.random(4000) < 1 / (1 + np.exp(-z[:, 0] / 2))  # overconfident by factor 2
+    >>> fit = fit_offline(Rounds.build(z, accepted), ProposalOptions(form="temperature"))
+    >>> fit.parameters.temperatures.round(1), fit.statuses
+    (array([2.]), ('ok',))
     """
     form, notes = _form(rounds, options)
     parameters, fitted = _fit(form, rounds, options)

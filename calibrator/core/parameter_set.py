@@ -25,6 +25,10 @@ class ParameterSet:
     """``c_k = sigmoid(z_k / temperatures[k] + offsets[k])``; both arrays have shape ``[gamma]``.
 
     ``entries`` are sets per segment and sampling bucket that serve their rows in its place.
+
+    >>> shifted = ParameterSet("affine", np.array([1.0, 2.0]), np.array([0.0, -1.0]))
+    >>> shifted.survival(Rounds.build([[0.0, 2.0]], [1]))
+    array([[0.5 , 0.25]])
     """
 
     form: Form

@@ -7,7 +7,7 @@ the rows came from or where the parameters go.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,35 +108,69 @@ def propose(
             requests=requests,
         )
 
-    candidates = {form: build_candidate(form, rounds, weights, in_force, options) for form in _forms(options)}
-    after = {
-        form: held_out_survival(candidate, fold, rounds, weights, in_force, options)
-        for form, candidate in candidates.items()
-    }
-    judged = {form: compare(rounds, before, survival, weights, options) for form, survival in after.items()}
-    form, form_reason = _choose_form(after, judged, rounds, weights, options)
-    candidate, judgement = candidates[form], judged[form]
+    fitted = {form: _fitted(form, rounds, weights, fold, in_force, options) for form in _forms(options)}
+    form, chosen, form_reason = _choose(fitted, in_force, before, rounds, weights, options)
+    candidate, judgement = chosen.candidate, compare(rounds, before, chosen.held_out, weights, options)
     publish, reasons = _decide(candidate, judgement, options)
     return Proposal(
         publish=publish,
         parameters=candidate.parameters,
         form_judged=form,
-        reasons=(*form_reason, *reasons),
+        reasons=(*form_reason, *chosen.reasons, *reasons),
         gates=candidate.gates,
         raw=report(identity.survival(rounds)),
         before=report(before),
-        after=report(after[form]),
+        after=report(chosen.held_out),
         judgement=judgement,
         rows=len(rounds),
         requests=requests,
-        alternatives={form: candidate.parameters for form, candidate in candidates.items()},
-        held_out=after[form],
+        alternatives={
+            **{each: ranked[0].candidate.parameters for each, ranked in fitted.items()},
+            form: candidate.parameters,
+        },
+        held_out=chosen.held_out,
     )
 
 
 def _forms(options: ProposalOptions) -> list[Form]:
     wanted: Sequence[Form] = ("temperature", "affine") if options.form == "auto" else (options.form,)
     return [form for form in wanted if form in options.supported_forms] or ["temperature"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Fitted:
+    candidate: Candidate
+    held_out: Float
+    reasons: tuple[str, ...] = ()
+
+
+def _fitted(
+    form: Form,
+    rounds: Rounds,
+    weights: Float,
+    fold: NDArray[np.int64],
+    in_force: ParameterSet,
+    options: ProposalOptions,
+) -> tuple[_Fitted, ...]:
+    """Fit one form; temperatures by either objective where both may serve, the better one held out first.
+
+    The gate of the ``ece`` objective shuts every position behind one whose error is too small to be told from
+    noise, so by it alone a head that is right at position 1 and wrong behind it would never be mended.
+    """
+
+    def fit(options: ProposalOptions) -> _Fitted:
+        candidate = build_candidate(form, rounds, weights, in_force, options)
+        return _Fitted(candidate, held_out_survival(candidate, fold, rounds, weights, in_force, options))
+
+    first = fit(options)
+    if first.candidate.objective == "likelihood" or options.objective is not None:
+        return (first,)
+    second = fit(replace(options, objective="likelihood"))
+    between = compare(rounds, first.held_out, second.held_out, weights, options)
+    if between.better and (between.ece_difference or 0.0) <= 0:
+        reason = f"temperatures by likelihood: against those by ECE {between.summary()}"
+        return replace(second, reasons=(reason,)), first
+    return first, second
 
 
 def compare(
@@ -158,25 +192,56 @@ def compare(
 
 
 def choose_form(between: Judgement) -> tuple[Form, tuple[str, ...]]:
-    """Take the affine form where it is better than the temperature form beyond the interval."""
-    if between.better:
+    """Take the affine form where its log loss is smaller beyond the interval, ECE not speaking against it.
+
+    Not by ECE alone: predictions of cross-fitted offsets match the mean label of all folds together, which
+    flatters their ECE by a part of its noise floor.
+
+    >>> choose_form(Judgement(-0.0200, -0.0300, -0.0100, -0.010, -0.020, -0.005, requests=50))[0]
+    'affine'
+    >>> choose_form(Judgement(-0.0010, -0.0019, -0.0001, -0.000, -0.001, +0.001, requests=50))[0]
+    'temperature'
+    """
+    if _smaller_log_loss(between):
         return "affine", (f"form affine: against the temperature form {between.summary()}",)
     return "temperature", (f"form temperature: the affine form is not better ({between.summary()})",)
 
 
-def _choose_form(
-    after: dict[Form, Float],
-    judged: dict[Form, Judgement],
+def _smaller_log_loss(between: Judgement) -> bool:
+    return between.better and between.log_loss_high is not None and between.log_loss_high < 0
+
+
+def _choose(
+    fitted: dict[Form, tuple[_Fitted, ...]],
+    in_force: ParameterSet,
+    before: Float,
     rounds: Rounds,
     weights: Float,
     options: ProposalOptions,
-) -> tuple[Form, tuple[str, ...]]:
-    if len(after) == 1:
-        return next(iter(after)), ()
-    form, reason = choose_form(compare(rounds, after["temperature"], after["affine"], weights, options))
-    if form == "temperature" and judged["affine"].better and not judged["temperature"].better:
-        return "affine", ("form affine: it is better than the set in force, the temperature form is not",)
-    return form, reason
+) -> tuple[Form, _Fitted, tuple[str, ...]]:
+    """Take the affine form where it is better than any temperatures, whatever these were fitted by."""
+    if len(fitted) == 1:
+        form, (only, *_) = next(iter(fitted.items()))
+        return form, only, ()
+    affine = fitted["affine"][0]
+    reason_for_affine: tuple[str, ...] = ()
+    for temperature in fitted["temperature"]:
+        form, reason = choose_form(compare(rounds, temperature.held_out, affine.held_out, weights, options))
+        if form == "temperature":
+            break
+        reason_for_affine = reason_for_affine or reason
+    else:
+        return "affine", affine, reason_for_affine
+    if in_force.form == "affine" and any(g.status == "censored" for g in temperature.candidate.gates):
+        reason = ("form affine: temperatures cannot keep the offsets of positions that nothing was seen of",)
+        return "affine", affine, reason
+    by_temperature, by_affine = (
+        compare(rounds, before, each.held_out, weights, options) for each in (temperature, affine)
+    )
+    if not by_temperature.better and _smaller_log_loss(by_affine):
+        reason = ("form affine: it is better than the set in force, the temperature form is not",)
+        return "affine", affine, reason
+    return "temperature", temperature, reason
 
 
 def _decide(

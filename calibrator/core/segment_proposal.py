@@ -90,6 +90,15 @@ def propose_segment(
         because the fit moves only as far from the pooled one as its own rows carry it.
     candidates
         How many segments and buckets are judged in this refresh: the interval allows for all of them.
+
+    >>> rng = np.random.default_rng(0)
+    >>> z = rng.normal(0, 2, size=(4000, 1))
+    >>> rows = Rounds.build(z, rng.random(4000) < 1 / (1 + np.exp(-z[:, 0] / 2)))
+    >>> pooled, options = ParameterSet.identity(1), ProposalOptions(resamples=50)
+    >>> centres = {"temperature": pooled}
+    >>> found = propose_segment(rows, pooled.survival(rows), centres, None, options, np.ones(4000))
+    >>> found.action, found.parameters.temperatures.round(1)
+    ('publish', array([2.]))
     """
     fold = folds(rows.request, options.folds, options.split_salt)
     requests = len(np.unique(rows.request))

@@ -37,7 +37,11 @@ class SumsOverflowError(Exception):
 
 
 def scalar_unit(name: str) -> float:
-    """Units of one in a scalar sum; 1 for counts."""
+    """Units of one in a scalar sum; 1 for counts.
+
+    >>> scalar_unit("accepted"), scalar_unit("brier") == UNIT, scalar_unit("weight_squared")
+    (1.0, True, 256.0)
+    """
     if name in ("drafted", "verified", "accepted"):
         return 1.0
     return SQUARED_UNIT if name == "weight_squared" else UNIT

@@ -29,6 +29,9 @@ def survival(logits: NDArray[np.floating[Any]], temperatures: ArrayLike, offsets
     Returns
     -------
     Shape ``[rows, gamma]``: the transpose of a contiguous ``[gamma, rows]`` array.
+
+    >>> survival(np.array([[0.0, 2.0]]), temperatures=[1.0, 2.0], offsets=[0.0, -1.0])
+    array([[0.5 , 0.25]])
     """
     rows, gamma = logits.shape
     T = np.asarray(temperatures, dtype=np.float64)

@@ -116,6 +116,13 @@ def fold(
         See :func:`calibrator.core.labels.drafted`.
     clip
         Largest inclusion weight, at least 1.
+
+    >>> rounds, predicted = Rounds.build([[0.0, 0.0]] * 3, [0, 1, 2]), np.full((3, 2), 0.5)
+    >>> whole = fold(rounds, predicted)
+    >>> whole.scalar("accepted"), whole.scalar("brier")
+    (array([2., 1.]), array([0.75, 0.75]))
+    >>> fold(rounds.take(slice(0, 1)), predicted[:1]) + fold(rounds.take(slice(1, 3)), predicted[1:]) == whole
+    True
     """
     return fold_cells(rounds, predicted, None, 1, end_of_sequence, clip)[0]
 

@@ -67,7 +67,7 @@ def reliability_chart(numbers: Numbers) -> Figure:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
     figure.legend(
-        list(found.values()), list(found), loc="upper right", ncols=len(found), frameon=False, fontsize=9
+        list(found.values()), list(found), loc="upper left", ncols=len(found), frameon=False, fontsize=9
     )
     figure.tight_layout(rect=(0, 0, 1, 0.95))
     return figure

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, PackageLoader, select_autoescape
 
+from calibrator.report.answers import POLICIES, answers, moments_of, place, refused_positions
 from calibrator.report.curves import reliability_chart
 from calibrator.report.timeline import (
     coverage_chart,
@@ -43,10 +44,15 @@ def render_deployment_page(numbers: Numbers, made_at: float) -> str:
     made_at
         Seconds since 1970, shown on the page.
     """
-    return _environment.get_template("deployment.html").render(
+    environment = _environment.overlay()
+    environment.filters = {**_environment.filters, "at": moments_of(numbers)}
+    return environment.get_template("deployment.html").render(
         n=numbers,
         made_at=made_at,
         headline=headline(numbers),
+        answers=answers(numbers),
+        policies=POLICIES,
+        refused=refused_positions(numbers),
         charts=_charts(numbers),
         has_rows=has_rows(numbers),
         limits={each["position"]: each for each in numbers.get("temperature_limited") or []},
@@ -87,9 +93,19 @@ def headline(numbers: Numbers) -> dict[str, Any]:
         "explore": explored["explore"] if explored else None,
         "explore_cost": explored["extra_share"] if explored else None,
         "explore_speed": explored["relative_speed"] if explored else None,
+        "judged": _judged(in_force),
         "worth": value["against_identity"] if value else None,
         "worth_requests": value["concurrency"] if value else None,
     }
+
+
+def _judged(rows: Sequence[Numbers]) -> str:
+    """How many positions have figures to rely on, and how many labels these are worth."""
+    known = [row["n_eff"] for row in rows if row["n_eff"] is not None]
+    if not known:
+        return "no labels"
+    good = sum(row["status"] == "ok" for row in rows)
+    return f"{good} of {len(rows)} positions ok, n_eff {max(known):,.0f} to {min(known):,.0f}"
 
 
 def mean_of(rows: Sequence[Numbers], name: str) -> float | None:
@@ -133,8 +149,28 @@ def _moment(value: float | None) -> str:
     return "–" if value is None else f"{datetime.fromtimestamp(value, UTC):%Y-%m-%d %H:%M:%S}"
 
 
-def _short(value: float | None) -> str:
-    return "–" if value is None else f"{datetime.fromtimestamp(value, UTC):%m-%d %H:%M}"
+def _signed(value: float | None, digits: int = 4) -> str:
+    return "–" if value is None else f"{round(value, digits) + 0.0:+.{digits}f}"
+
+
+def _duration(seconds: float) -> str:
+    """Length of time in its own unit.
+
+    >>> _duration(1.0), _duration(90.0), _duration(3600.0), _duration(86400.0)
+    ('1 s', '90 s', '1 h', '1 d')
+    """
+    for unit, name in ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min")):
+        if seconds >= unit and seconds % unit == 0:
+            return f"{seconds / unit:g} {name}"
+    return f"{seconds:g} s"
+
+
+def _direction(ratio: Numbers) -> str:
+    """Class of a ratio whose interval lies above or below 1, none where it does neither."""
+    low, high = ratio["low"], ratio["high"]
+    if low is None or high is None:
+        return ""
+    return "after" if low > 1.0 else "before" if high < 1.0 else ""
 
 
 def _image(chart: bytes) -> str:
@@ -147,6 +183,9 @@ _environment.filters.update(
     less_one=_less_one,
     count=_count,
     moment=_moment,
-    short=_short,
+    signed=_signed,
+    duration=_duration,
+    direction=_direction,
+    place=place,
     image=_image,
 )

@@ -40,13 +40,33 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Refresh:
-    """One line of the history of refreshes."""
+    """One line of the history of refreshes; ``asked`` says who wanted it: the schedule, or an alarm."""
 
     when: str
+    asked: str
     outcome: str
     form: str
     version: int | None
     reasons: Sequence[str] = field(default_factory=tuple)
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """One episode of drift; ``began``, ``alarmed`` and ``ended`` count rounds served by then.
+
+    ``version`` is the set whose predictions were watched, ``ended_by`` the one that came in its place.
+    """
+
+    kind: str
+    where: str
+    version: int | None
+    began: int
+    alarmed: int
+    ended: int | None
+    ended_by: int | None
+    gap: float | None
+    summary: str
+    remedy: str
 
 
 _environment = Environment(
@@ -72,6 +92,9 @@ def render_page(
     refreshes: Sequence[Refresh],
     ledger: Mapping[str, Any],
     facts: Sequence[tuple[str, str]] = (),
+    alarms: Sequence[Alarm] = (),
+    about_alarms: str = "",
+    no_alarms: str = "No alarm was raised.",
 ) -> str:
     """Render the page; it needs nothing from anywhere else.
 
@@ -87,7 +110,17 @@ def render_page(
         ``emitted``, ``lost``, ``folded``, ``dead_lettered`` and what else should be shown.
     facts
         Label and value of what the page was made from.
+    alarms, about_alarms, no_alarms
+        Episodes of drift, a sentence about them, and what to say when there are none.
     """
     return _environment.get_template("page.html").render(
-        title=title, subtitle=subtitle, sections=sections, refreshes=refreshes, ledger=ledger, facts=facts
+        title=title,
+        subtitle=subtitle,
+        sections=sections,
+        refreshes=refreshes,
+        ledger=ledger,
+        facts=facts,
+        alarms=alarms,
+        about_alarms=about_alarms,
+        no_alarms=no_alarms,
     )

@@ -26,6 +26,8 @@ Float = NDArray[np.float64]
 Numbers = Mapping[str, Any]
 
 ALARM, LATEST, SOFT = "#CC79A7", "#009E73", "#6b7580"
+LOG_RATIO = 16.0
+"""Temperatures that differ by more are drawn on a logarithmic axis."""
 LABEL_SHARE = 0.025
 """Versions closer than this share of the period to the one before are marked without their number."""
 
@@ -42,7 +44,7 @@ def svg(figure: Figure) -> bytes:
 def error_chart(numbers: Numbers) -> Figure:
     """Mean ECE over positions, and the debiased squared error, with versions and episodes marked."""
     series = numbers["series"]
-    at = moments(series["at"])
+    at = _middles(numbers)
     figure, axes = plt.subplots(2, 1, figsize=(11, 5.6), sharex=True, height_ratios=(3, 2))
     top, bottom = axes
     floor = mean_over_positions(series["in_force"]["noise_floor"])
@@ -56,7 +58,7 @@ def error_chart(numbers: Numbers) -> Figure:
     bottom.set_ylabel("debiased squared error")
     _mark(axes, numbers)
     _time_axis(bottom, numbers)
-    _legend(top)
+    _legend(top, numbers)
     figure.align_ylabels()
     figure.tight_layout()
     return figure
@@ -71,15 +73,15 @@ def position_chart(numbers: Numbers) -> Figure:
         rows, columns, figsize=(11, 2.1 * rows + 0.5), squeeze=False, sharex=True, sharey=True
     )
     series = numbers["series"]["in_force"]
-    at = moments(numbers["series"]["at"])
+    at = _middles(numbers)
     for axis in axes.flat[gamma:]:
         axis.set_visible(False)
     for k, axis in enumerate(axes.flat[:gamma]):
         ece, low, high, floor = (
             matrix(series[name])[:, k] for name in ("ece", "ece_low", "ece_high", "noise_floor")
         )
-        axis.fill_between(at, 0, floor, color=BAND, alpha=0.5, linewidth=0)
-        axis.fill_between(at, low, high, color=AFTER, alpha=0.18, linewidth=0)
+        axis.fill_between(at, 0, floor, color=BAND, alpha=0.5, linewidth=0, label="noise floor")
+        axis.fill_between(at, low, high, color=AFTER, alpha=0.18, linewidth=0, label="95 % interval")
         _line(axis, at, ece, AFTER, "in force")
         here = [e for e in numbers["episodes"] if e["position"] in (None, k + 1)]
         _spans(axis, [e for e in here if e["kind"] == "calibration"], numbers)
@@ -91,7 +93,10 @@ def position_chart(numbers: Numbers) -> Figure:
         lowest = max(r for r in range(rows) if r * columns + column < gamma)
         _time_axis(axes[lowest, column], numbers, ticks=5)
         axes[lowest, column].tick_params(labelbottom=True)
-    figure.tight_layout()
+    handles, labels = axes.flat[0].get_legend_handles_labels()
+    handles, labels = _with_drift(handles, labels, numbers)
+    figure.legend(handles, labels, loc="upper left", ncols=len(labels), frameon=False, fontsize=8)
+    figure.tight_layout(rect=(0, 0, 1, 0.94))
     return figure
 
 
@@ -110,10 +115,19 @@ def parameter_chart(numbers: Numbers) -> Figure:
         axis.set_title(name[:-1] + " by position", loc="left", fontsize=10, color=INK, pad=14)
         _mark([axis], numbers, episodes=False)
         _time_axis(axis, numbers, ticks=6)
-    if (values_of(versions, "temperatures") > 0).all():
+    temperatures = values_of(versions, "temperatures")
+    # On a logarithmic axis that spans little there is hardly a mark to read anything off.
+    if temperatures.min() > 0 and temperatures.max() > LOG_RATIO * temperatures.min():
         axes[0].set_yscale("log", base=2)
         axes[0].yaxis.set_major_formatter(mpl.ticker.FormatStrFormatter("%g"))
-    axes[1].legend(title="position", fontsize=8, title_fontsize=8, frameon=False, bbox_to_anchor=(1.0, 1.02))
+    axes[1].legend(
+        title="position",
+        fontsize=8,
+        title_fontsize=8,
+        frameon=False,
+        loc="upper left",
+        bbox_to_anchor=(1.0, 1.02),
+    )
     figure.tight_layout()
     return figure
 
@@ -129,14 +143,18 @@ def coverage_chart(numbers: Numbers) -> Figure:
         left.text(position, share + 0.02, f"{share:.0%}", ha="center", fontsize=8, color=INK)
     left.set_ylim(0, 1.12)
     left.set_xticks(positions)
-    left.set_title("verified share by position", loc="left", fontsize=10, color=INK)
+    left.set_xlabel("position", fontsize=8)
+    left.set_title("verified share by position, whole period", loc="left", fontsize=10, color=INK)
     decided = numbers["exploration"]
     if decided:
         edges = moments([*(each["at"] for each in decided), numbers["to"]])
         explore = np.array([each["explore"] for each in decided])
         right.step(edges, np.append(explore, explore[-1]) * 100, where="post", color=LATEST, linewidth=1.6)
         right.set_ylim(0, max(1.0, 125 * float(explore.max())))
-    right.set_title("exploration, % of rounds", loc="left", fontsize=10, color=INK)
+    else:
+        right.set_yticks([])
+        right.text(0.5, 0.5, "no refresh decided on it", transform=right.transAxes, ha="center", color=SOFT)
+    right.set_title("exploration, % of rounds, since the first decision", loc="left", fontsize=10, color=INK)
     _time_axis(right, numbers)
     for axis in axes:
         _bare(axis)
@@ -148,6 +166,12 @@ def moments(seconds: Sequence[float]) -> NDArray[Any]:
     """Matplotlib dates of seconds since 1970."""
     dates = [datetime.fromtimestamp(s, UTC) for s in seconds]
     return np.asarray(mdates.date2num(dates))  # type: ignore[no-untyped-call]
+
+
+def _middles(numbers: Numbers) -> NDArray[Any]:
+    """Where the points of a series are drawn: in the middle of what each of them sums up."""
+    first, last, step = numbers["from"], numbers["to"], numbers["series"]["step"]
+    return moments([(max(s, first) + min(s + step, last)) / 2 for s in numbers["series"]["at"]])
 
 
 def matrix(rows: Sequence[Sequence[float | None]]) -> Float:
@@ -222,17 +246,31 @@ def _time_axis(axis: Axes, numbers: Numbers, ticks: int = 8) -> None:
     axis.xaxis.set_major_locator(locator)
     formatter = mdates.ConciseDateFormatter(locator, tz=UTC)  # type: ignore[no-untyped-call]
     axis.xaxis.set_major_formatter(formatter)
+    axis.xaxis.get_offset_text().set_fontsize(7.5)
     axis.tick_params(labelsize=8)
     _bare(axis)
 
 
-def _legend(axis: Axes) -> None:
-    handles, labels = axis.get_legend_handles_labels()
-    handles.append(mpl.patches.Patch(color=ALARM, alpha=0.3))
-    labels.append("calibration drift, line at the alarm")
+def _legend(axis: Axes, numbers: Numbers) -> None:
+    handles, labels = _with_drift(*axis.get_legend_handles_labels(), numbers)
     axis.legend(
-        handles, labels, fontsize=8, frameon=False, ncols=4, loc="lower right", bbox_to_anchor=(1.0, 1.06)
+        handles,
+        labels,
+        fontsize=8,
+        frameon=False,
+        ncols=len(labels),
+        loc="lower left",
+        bbox_to_anchor=(-0.01, 1.06),
     )
+
+
+def _with_drift(handles: list[Any], labels: list[str], numbers: Numbers) -> tuple[list[Any], list[str]]:
+    """Entries of a legend, with one for the shading where there is any."""
+    if not any(each["kind"] == "calibration" for each in numbers["episodes"]):
+        return handles, labels
+    shade = mpl.patches.Patch(color=ALARM, alpha=0.3)
+    line = mpl.lines.Line2D([], [], color=ALARM, linewidth=0.9)
+    return [*handles, shade, line], [*labels, "calibration drift", "alarm"]
 
 
 def _bare(axis: Axes) -> None:

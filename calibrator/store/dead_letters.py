@@ -19,7 +19,10 @@ _table = schema.dead_letters
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One refused message. The last five say whose rows it held, where it could still be read."""
+    """One refused message. From ``deployment`` on: whose rows it held, where it could still be read.
+
+    ``rows_lost`` are rounds before ``first_row`` that it said were lost; the same for steps.
+    """
 
     topic: str
     partition: int
@@ -32,6 +35,10 @@ class DeadLetter:
     boot: str | None = None
     first_row: int | None = None
     row_count: int | None = None
+    rows_lost: int | None = None
+    first_step: int | None = None
+    step_count: int | None = None
+    steps_lost: int | None = None
 
 
 def append(connection: Connection, letters: Iterable[DeadLetter], keep: int = MAX_DEAD_LETTERS) -> None:
@@ -54,17 +61,20 @@ def recent(connection: Connection, limit: int = 100) -> list[DeadLetter]:
     return [DeadLetter(*row) for row in rows]
 
 
-def rows_of(connection: Connection, deployment: str, key: BootKey) -> list[tuple[int, int]]:
-    """(first row, count) of the letters of one boot: what to book when it is first heard of."""
+def of_boot(connection: Connection, deployment: str, key: BootKey) -> list[DeadLetter]:
+    """Letters of one boot that say which rows they held: what to book when it is first heard of."""
+    columns = [_table.c[f.name] for f in fields(DeadLetter)]
     rows = connection.execute(
-        select(_table.c.first_row, _table.c.row_count).where(
+        select(*columns)
+        .where(
             _table.c.deployment == deployment,
             _table.c.replica == key[0],
             _table.c.boot == key[1],
             _table.c.first_row.is_not(None),
         )
+        .order_by(_table.c.id)
     )
-    return [(row[0], row[1]) for row in rows]
+    return [DeadLetter(*row) for row in rows]
 
 
 def storable(text: str) -> str:

@@ -19,6 +19,10 @@ class DataRefusedError(StoreError):
     """The database refused a value (out of range, not storable): trying the same again will not help."""
 
 
+class RangeTooLargeError(StoreError):
+    """The sums of a range are larger than the database adds up; those of each hour are not."""
+
+
 class SchemaError(StoreError):
     """The database does not have the tables of this release; run the migrations."""
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, exists, func, insert, or_, select, update
 
 from calibrator.core.sample import inclusion_probability, priority_key
 from calibrator.core.split import mix, unit_interval
@@ -92,6 +92,25 @@ def forget(connection: Connection, deployment_id: int, cut: Cut) -> int:
         _draw_anew(connection, stratum.id, stratum.half_life_seconds, stratum.threshold, cut.before)
         for stratum in connection.execute(strata).all()
     )
+
+
+def delete_before(connection: Connection, cut: float, limit: int) -> int:
+    """Delete up to that many cuts that were made before ``cut`` and are overtaken; return how many.
+
+    A cut is overtaken by a later one of the same deployment and segment, or of all segments, that reaches as
+    far. The others stay, one per segment at most: a row that comes very late must still be left out, and a
+    drift that was cut at must not be cut at again.
+    """
+    later = _cuts.alias("later")
+    overtaken = exists().where(
+        later.c.deployment_id == _cuts.c.deployment_id,
+        later.c.id > _cuts.c.id,
+        or_(later.c.segment.is_(None), later.c.segment == _cuts.c.segment),
+        later.c.before >= _cuts.c.before,
+        later.c.at >= _cuts.c.at,
+    )
+    old = select(_cuts.c.id).where(_cuts.c.at < cut, overtaken).limit(limit)
+    return connection.execute(delete(_cuts).where(_cuts.c.id.in_(old))).rowcount
 
 
 def _draw_anew(

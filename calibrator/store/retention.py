@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from sqlalchemy import Table, delete, func, select
+from sqlalchemy import Connection, Table, delete, func, select
 
-from calibrator.store import deployments, drift_sums, runs, schema
+from calibrator.store import deployments, drift_sums, forgetting, rollouts, runs, schema
 from calibrator.store.store import Store
 
 DAY = 86_400
@@ -18,7 +19,11 @@ KEPT_VERSIONS = 8
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Days that each kind of row is kept."""
+    """Days that each kind of row is kept.
+
+    ``rollout_days`` count from a rollout's end. Of ``cut_days`` the latest cut of a deployment and segment is
+    left out: it says for ever which rows are not used any more.
+    """
 
     window_days: float = 31.0
     hour_days: float = 400.0
@@ -26,6 +31,9 @@ class Retention:
     refresh_days: float = 400.0
     run_days: float = 100.0
     episode_days: float = 400.0
+    audit_days: float = 400.0
+    rollout_days: float = 400.0
+    cut_days: float = 400.0
 
 
 def apply(store: Store, now: float, keep: Retention | None = None) -> dict[str, int]:
@@ -55,18 +63,24 @@ def apply(store: Store, now: float, keep: Retention | None = None) -> dict[str, 
         (schema.dead_letters, "at", keep.dead_letter_days),
         (schema.refreshes, "started", keep.refresh_days),
         (schema.episodes, "ended_at", keep.episode_days),
+        (schema.audit, "at", keep.audit_days),
     ):
         deleted[table.name] = _rows_before(store, table, column, now - table_days * DAY)
     deleted[schema.drift_sums.name] = sum(_evidence_of_old_versions(store, owner) for owner in owners)
-    deleted[schema.runs.name] = _runs_before(store, now - keep.run_days * DAY)
+    for table, delete_before, table_days in (
+        (schema.runs, runs.delete_before, keep.run_days),
+        (schema.rollouts, rollouts.delete_before, keep.rollout_days),
+        (schema.sample_cuts, forgetting.delete_before, keep.cut_days),
+    ):
+        deleted[table.name] = _batches(store, delete_before, now - table_days * DAY)
     return deleted
 
 
-def _runs_before(store: Store, cut: float) -> int:
+def _batches(store: Store, delete_before: Callable[[Connection, float, int], int], cut: float) -> int:
     total = 0
     while True:
         with store.write() as connection:
-            gone = runs.delete_before(connection, cut, _BATCH_ROWS)
+            gone = delete_before(connection, cut, _BATCH_ROWS)
         total += gone
         if gone < _BATCH_ROWS:
             return total

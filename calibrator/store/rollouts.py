@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from calibrator.store import schema
@@ -21,6 +21,8 @@ RUNNING, DONE = "running", "done"
 
 _table = schema.rollouts
 _history = schema.rollout_history
+_IDS = 500
+"""Ids in one statement: the databases take a bounded number of parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +179,19 @@ def history(connection: Connection, rollout_ids: Sequence[int]) -> dict[int, lis
     for row in rows:
         lines[row.rollout_id].append(Event(row.at, row.stage, row.reason, row.actor))
     return lines
+
+
+def delete_before(connection: Connection, cut: float, limit: int) -> int:
+    """Delete up to that many rollouts that ended before ``cut``, and what hangs on them; return how many."""
+    old = list(
+        connection.execute(select(_table.c.id).where(_table.c.finished_at < cut).limit(limit)).scalars()
+    )
+    for i in range(0, len(old), _IDS):
+        some = old[i : i + _IDS]
+        for table in (schema.arm_sums, _history):
+            connection.execute(delete(table).where(table.c.rollout_id.in_(some)))
+        connection.execute(delete(_table).where(_table.c.id.in_(some)))
+    return len(old)
 
 
 def _rollout(row: Row[Any]) -> Rollout:

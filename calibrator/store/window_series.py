@@ -13,6 +13,7 @@ from sqlalchemy import Connection, TextClause, text
 
 from calibrator.core.windows import BIN_SUMS, SCALARS, WINDOW_BINS, WindowSums
 from calibrator.store import schema
+from calibrator.store.range_sums import adding_up
 from calibrator.store.windows import table_for
 
 Integers = NDArray[np.int64]
@@ -103,7 +104,8 @@ def series(
         given["sampling"] = sampling
     statement = _aggregate(connection.dialect.name, table.name, "start - start % :step", tuple(where))
     found = WindowSeries.zeros(np.arange(int(start), int(end), int(step)), gamma)
-    first, position, sums = _fetch(connection, statement, given)
+    with adding_up(start, end):
+        first, position, sums = _fetch(connection, statement, given)
     kept = position <= gamma
     _put(found, (first[kept] - int(start)) // int(step), position[kept] - 1, sums[kept])
     return found
@@ -127,7 +129,8 @@ def of_deployments(
     """
     table = table_for(start, end, None, raw=raw, pooled=True)
     statement = _aggregate(connection.dialect.name, table.name, "deployment_id", ())
-    owner, position, sums = _fetch(connection, statement, {"start": int(start), "end": int(end)})
+    with adding_up(start, end):
+        owner, position, sums = _fetch(connection, statement, {"start": int(start), "end": int(end)})
     found = {}
     for deployment_id in np.unique(owner).tolist():
         gamma = gammas.get(deployment_id)

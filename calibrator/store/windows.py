@@ -13,6 +13,7 @@ from sqlalchemy import BigInteger, ColumnElement, Connection, Table, cast, func,
 from calibrator.core.sums import LARGEST_SUM, SumsOverflowError
 from calibrator.core.windows import BIN_SUMS, SCALARS, WINDOW_BINS, WindowSums
 from calibrator.store import schema
+from calibrator.store.range_sums import adding_up
 from calibrator.store.upsert import insert_into
 
 HOUR = 3600
@@ -150,7 +151,9 @@ def query(
 
     points: dict[tuple[int, str, str], WindowSums] = {}
     width = len(keys)
-    for row in connection.execute(statement):
+    with adding_up(start, end):
+        rows = connection.execute(statement).all()
+    for row in rows:
         named = dict(zip((key.name for key in keys), row[:width], strict=True))
         key = (int(named["first"]), named.get("segment") or "", named.get("sampling") or "")
         sums = points.setdefault(key, WindowSums.zeros(gamma))

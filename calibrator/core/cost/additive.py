@@ -77,6 +77,14 @@ def fit_additive(
         What was measured.
     now, half_life, context
         As in :func:`calibrator.core.cost.curve.fit_curve`.
+
+    >>> from serving_adapter.contract import Steps
+    >>> requests, tokens = (v.ravel() for v in np.meshgrid(np.repeat([1, 2, 4, 8], 5), [8, 16, 32, 64]))
+    >>> seconds = 0.01 + 0.001 * requests + 0.0005 * tokens
+    >>> steps = Steps.build(step_seconds=seconds, batch_tokens=tokens, requests=requests)
+    >>> fit = fit_additive(CostCells.fold(steps, epoch=0))
+    >>> fit.publishable, fit.cost.seconds(8, [8, 64]).round(3)
+    (True, array([0.022, 0.05 ]))
     """
     summary = cells.only("step", context).summary(("requests", "batch_tokens"), now, half_life)
     good = (summary.n_eff >= MIN_N_EFF) & np.isfinite(summary.seconds)

@@ -59,7 +59,14 @@ def build_nodes(
     graph_sizes: Sequence[int],
     min_n_eff: float = 0.0,
 ) -> Nodes:
-    """Summarise cells by size, see :func:`calibrator.core.cost.curve.fit_curve`."""
+    """Summarise cells by size, see :func:`calibrator.core.cost.curve.fit_curve`.
+
+    >>> from serving_adapter.contract import Steps
+    >>> steps = Steps.build(step_seconds=[0.03, 0.05], batch_tokens=[6, 24], requests=4, graph_tokens=[8, 32])
+    >>> nodes = build_nodes(CostCells.fold(steps, 0), "step", "batch_tokens", None, None, None, [8, 16, 32])
+    >>> nodes.first.tolist(), nodes.last.tolist(), nodes.tier.tolist()  # 1 to 8 pad to 8, 17 to 32 to 32
+    ([1, 17], [8, 32], [True, True])
+    """
     cells = cells.only(quantity, context)
     if axis == "requests":
         sizes = cells.summary(("requests",), now, half_life)

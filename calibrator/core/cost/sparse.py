@@ -17,6 +17,10 @@ def add_up(keys: Integers, sums: Integers) -> tuple[Integers, Integers]:
         Shape ``[rows, key columns]``.
     sums
         Shape ``[rows, sum columns]``.
+
+    >>> keys, sums = add_up(np.array([[2, 1], [1, 1], [2, 1]]), np.array([[1], [10], [100]]))
+    >>> keys.tolist(), sums.tolist()
+    ([[1, 1], [2, 1]], [[10], [101]])
     """
     if not len(keys):
         return keys, sums

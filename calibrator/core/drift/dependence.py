@@ -105,12 +105,14 @@ def tempering(
         if not w.any():
             continue
         r = np.where(mask[:, k], values[:, k], 0.0)
-        r = r - np.average(r, weights=w)
-        allowed = w * (r**2 if variance is None else variance)
-        together = np.bincount(owner, w * r, len(names)) ** 2
-        # Of a request's square, rows with themselves count once by their weight, not by its square.
-        together += np.bincount(owner, w * r**2 - (w * r) ** 2, len(names))
-        by_request = np.bincount(owner, allowed, len(names))
+        r -= (w @ r) / w.sum()
+        weighted = w * r
+        squares = weighted * r
+        together = np.bincount(owner, weighted, len(names)) ** 2
+        if inclusion is not None:
+            # Of a request's square, rows with themselves count once by their weight, not by its square.
+            together += np.bincount(owner, squares - weighted**2, len(names))
+        by_request = np.bincount(owner, squares if variance is None else w * variance, len(names))
         total = float(by_request.sum())
         if total <= 0.0:
             continue

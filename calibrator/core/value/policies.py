@@ -88,6 +88,11 @@ def standard_policies(
     ------
     ValueError
         A name that is taken, or a set of another gamma.
+
+    >>> rounds = Rounds.build([[0.0]] * 2, [0, 1])
+    >>> halved = ParameterSet("temperature", np.array([0.5]), np.zeros(1))
+    >>> [policy.name for policy in standard_policies(rounds, {"halved": halved}, np.full((2, 1), 0.5))]
+    ['verify all', 'verify none', 'identity', 'halved', 'best monotone map', 'perfect foresight']
     """
     taken = {IDENTITY, MONOTONE, FORESIGHT, VERIFY_ALL, VERIFY_NONE}
     for name, chosen in parameters.items():

@@ -79,6 +79,13 @@ def replay(
         What a step takes.
     outcomes
         What rounds yield by length.
+
+    >>> from serving_adapter.contract import Rounds
+    >>> outcomes = Outcomes.build(Rounds.build([[0.0] * 2] * 2, [2, 0]), np.full((2, 2), 0.5))
+    >>> cost = StepCost([1, 100], [0.1, 1.09])
+    >>> served = replay(Policy("verify all", "all"), np.array([[0, 1]]), cost, outcomes)
+    >>> served.tokens, served.verified, bool(np.isclose(served.seconds.sum(), cost.seconds([6])[0]))
+    (array([3., 1.]), 4.0, True)
     """
     gamma = outcomes.known.shape[1]
     requests = batches.shape[1]

@@ -158,6 +158,13 @@ def value_report(
     ValueError
         No rounds, no positive weight, a concurrency below 1, an unknown scheduler, or what
         :func:`standard_policies` raises.
+
+    >>> rounds = Rounds.build([[2.0], [-2.0]] * 200, [1, 0] * 200)  # one in two drafts is worth verifying
+    >>> report = value_report(rounds, StepCost([1, 100], [0.1, 1.09]), concurrencies=[4], resamples=50)
+    >>> report.value("identity", 4).accepted, report.value("verify all", 4).wasted
+    (0.5, 0.5)
+    >>> report.compare("identity", "verify all", 4).low > 0
+    True
     """
     if scheduler not in SCHEDULERS:
         raise ValueError(f"scheduler: got {scheduler!r}, expected {' or '.join(SCHEDULERS)}")

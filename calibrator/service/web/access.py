@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import Annotated
 
 from anyio.to_thread import run_sync
@@ -15,8 +15,9 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from calibrator.service.access import AccessError, AccessPolicy, Caller, Role
+from calibrator.service.access.failure_limit import FailureLimit
 from calibrator.service.web.guards import SAFE_METHODS
-from calibrator.service.web.problems import Forbidden, Unauthorized, Unavailable
+from calibrator.service.web.problems import Forbidden, Problem, TooManyFailures, Unauthorized, Unavailable
 from calibrator.store.errors import StoreError
 from serving_adapter.ports import TransportError
 
@@ -28,6 +29,8 @@ PROTECTED = ("/v1/", METRICS)
 ADMIN_ONLY = ("/v1/audit",)
 REMEMBERED_SECONDS = 900.0
 MOST_REMEMBERED = 256
+REFUSALS = ("missing", "wrong", "limited")
+"""Why nobody is let in: no token, a wrong one, or a wrong one too many."""
 
 bearer_scheme = HTTPBearer(
     auto_error=False,
@@ -42,11 +45,25 @@ class Access:
 
     Who may read the metrics is remembered for :data:`REMEMBERED_SECONDS`: an alert that the database is away
     must reach somebody, and tokens are in that database. Nothing else is answered from memory.
+
+    Parameters
+    ----------
+    policy
+        Who is let in.
+    limit
+        Of wrong tokens by address. Every token is looked at before: a right one never waits for what others
+        behind its address have tried.
+    refused
+        Counts refusals by reason, one of :data:`REFUSALS`.
     """
 
-    def __init__(self, app: ASGIApp, policy: AccessPolicy) -> None:
+    def __init__(
+        self, app: ASGIApp, policy: AccessPolicy, limit: FailureLimit, refused: Counter[str]
+    ) -> None:
         self._app = app
         self._policy = policy
+        self._limit = limit
+        self._refused = refused
         self._readers: OrderedDict[bytes, tuple[Caller, float]] = OrderedDict()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,8 +73,7 @@ class Access:
             try:
                 caller = await self._caller(scope["path"], authorization)
             except AccessError as error:
-                log.warning("request_refused status=%d path=%r reason=%r", 401, scope["path"], str(error))
-                raise Unauthorized(str(error)) from error
+                raise self._refusal(scope, authorization, error) from error
             except TransportError as error:
                 raise Unavailable(f"the identity provider is not available: {error}") from error
             needed = needed_role(scope["method"], scope["path"])
@@ -69,6 +85,18 @@ class Access:
                 raise Forbidden(_why(caller, needed))
             scope.setdefault("state", {})["caller"] = caller
         await self._app(scope, receive, send)
+
+    def _refusal(self, scope: Scope, authorization: str | None, error: AccessError) -> Problem:
+        # The peer of the connection: what a header says of it, anybody can write.
+        address = str((scope.get("client") or ("",))[0])
+        wait = 0.0 if authorization is None else self._limit.failed(address)
+        self._refused["missing" if authorization is None else "limited" if wait else "wrong"] += 1
+        problem = TooManyFailures(wait) if wait else Unauthorized(str(error))
+        log.warning(
+            "request_refused status=%d path=%r address=%r reason=%r",
+            problem.status, scope["path"], address, str(error),
+        )  # fmt: skip
+        return problem
 
     async def _caller(self, path: str, authorization: str | None) -> Caller:
         if path != METRICS:

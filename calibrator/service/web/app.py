@@ -7,6 +7,7 @@ from collections.abc import Collection
 from fastapi import APIRouter, Depends, FastAPI
 
 from calibrator.service.access import AccessPolicy
+from calibrator.service.access.failure_limit import FailureLimit
 from calibrator.service.web import problems
 from calibrator.service.web.access import Access, bearer_scheme
 from calibrator.service.web.context import ServiceContext
@@ -96,7 +97,7 @@ def create_app(context: ServiceContext, access: AccessPolicy, hosts: Collection[
             router,
             prefix="/v1",
             dependencies=[Depends(bearer_scheme), Depends(no_unknown_parameters)],
-            responses=problems.problem_responses(401, 403, 422, 503),
+            responses=problems.problem_responses(401, 403, 422, 429, 503),
         )
     for router in OPEN_ROUTERS:
         app.include_router(router)
@@ -104,7 +105,9 @@ def create_app(context: ServiceContext, access: AccessPolicy, hosts: Collection[
     app.add_middleware(HeadRequests)
     app.add_middleware(RequestCounts, counter=live.metrics.requests)
     app.add_middleware(Mutations, store=context.store, clock=context.clock)
-    app.add_middleware(Access, policy=access)
+    app.add_middleware(
+        Access, policy=access, limit=FailureLimit(context.clock.monotonic), refused=live.metrics.refused
+    )
     app.add_middleware(StorePatience, seconds=context.settings.database_wait_seconds)
     app.add_middleware(Guard, hosts=hosts)
     app.add_middleware(Failures)

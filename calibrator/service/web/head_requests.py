@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 STREAMS = "/v1/events"
-"""Without its body a stream would still have no end: not asked for with HEAD."""
+"""Without its body a stream would still have no end: its route answers HEAD by itself."""
 
 
 class HeadRequests:
@@ -16,7 +16,7 @@ class HeadRequests:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] != "http" or scope["method"] != "HEAD" or scope["path"] == STREAMS:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
             await self._app(scope, receive, send)
             return
 
@@ -25,4 +25,5 @@ class HeadRequests:
                 message = {**message, "body": b""}
             await send(message)
 
-        await self._app({**scope, "method": "GET"}, receive, send_without_body)
+        method = "HEAD" if scope["path"] == STREAMS else "GET"
+        await self._app({**scope, "method": method}, receive, send_without_body)

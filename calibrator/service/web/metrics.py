@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from calibrator.service.reading.replicas import ReplicaCounts, ReportCache
 from calibrator.service.reading.snapshot import Snapshot, snapshot
+from calibrator.service.web.access import REFUSALS
 from calibrator.service.web.context import ServiceContext
 from calibrator.service.web.deployment_metrics import TokenCounters, deployment_metrics
 from calibrator.store.errors import StoreError
@@ -81,6 +82,7 @@ class Metrics(Collector):
         self._looked: _Looked | None = None
         self._lock = threading.Lock()
         self.requests = RequestCounter()
+        self.refused: Counter[str] = Counter()
         self.clients: Callable[[], int] = lambda: 0
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -111,6 +113,12 @@ class Metrics(Collector):
         yield GaugeMetricFamily(
             f"{PREFIX}_event_clients", "Clients that listen to events.", value=float(self.clients())
         )
+        refused = CounterMetricFamily(
+            f"{PREFIX}_authentication_failures", "Requests of nobody that is let in.", labels=["reason"]
+        )
+        for reason in REFUSALS:
+            refused.add_metric([reason], self.refused[reason])
+        yield refused
         yield from self.requests.metrics()
         if found is not None:
             yield from deployment_metrics(found, looked.counts, self._tokens)

@@ -60,7 +60,7 @@ def _complete(document: dict[str, Any]) -> None:
 
 def _complete_operation(method: str, operation: dict[str, Any]) -> None:
     responses = operation.setdefault("responses", {})
-    more = [401, 403, 422, 503]
+    more = [401, 403, 422, 429, 503]
     if method not in SAFE_METHODS:
         more += [400, 404, 409, 413, 415]
         names = {(p.get("in"), p.get("name")) for p in operation.get("parameters", [])}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from calibrator.formats.temperatures import FormatError
 from calibrator.store.errors import (
     ConflictError,
     DataRefusedError,
+    RangeTooLargeError,
     SchemaError,
     StaleReadError,
     StoreError,
@@ -121,6 +123,19 @@ class Invalid(Problem):
     status = 422
 
 
+class TooManyFailures(Problem):
+    """An address has tried too many wrong tokens; ``seconds`` until one more is looked at like any other."""
+
+    status = 429
+
+    def __init__(self, seconds: float) -> None:
+        wait = max(1, math.ceil(seconds))
+        super().__init__(
+            f"too many wrong tokens from this address, expected none for {wait} s; a right one never waits",
+            headers={"Retry-After": str(wait)},
+        )
+
+
 class Unavailable(Problem):
     """A store cannot be reached or is busy; the same request may succeed soon."""
 
@@ -159,6 +174,7 @@ _DESCRIPTIONS = {
     415: "The body is not JSON.",
     421: "The Host header names no host of this service.",
     422: "A parameter or field is not valid; errors says which.",
+    429: "Too many wrong tokens from this address; Retry-After says how long. A right one never waits.",
     503: "A store cannot be reached, or all connections are busy; try again after Retry-After seconds.",
 }
 
@@ -216,7 +232,7 @@ def as_problem(error: Exception) -> Problem:
             return Unavailable(f"the database is not available: {error}")
         case SchemaError():
             return Unavailable("the database does not have the tables of this release")
-        case DataRefusedError() | ContractError() | FormatError():
+        case DataRefusedError() | RangeTooLargeError() | ContractError() | FormatError():
             return Invalid(str(error))
         case ConflictError() | VersionConflictError() | StaleReadError():
             return Conflict(str(error))

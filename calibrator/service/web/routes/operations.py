@@ -6,7 +6,7 @@ import dataclasses
 from typing import Annotated, Literal
 
 from anyio.to_thread import run_sync
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import Field
 from starlette.responses import StreamingResponse
@@ -20,6 +20,9 @@ from calibrator.store.store import Store
 
 router = APIRouter(tags=["operations"])
 events_router = APIRouter(tags=["operations"])
+
+EVENT_STREAM = "text/event-stream"
+EVENT_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 class Alive(Shown):
@@ -69,17 +72,19 @@ def metrics(live: Live) -> Response:
     return Response(live.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
 
+@events_router.head("/events", include_in_schema=False)
 @events_router.get(
     "/events",
     operation_id="events",
     summary="What changes, as it happens",
     response_class=StreamingResponse,
     responses={
-        200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}},
+        200: {"content": {EVENT_STREAM: {"schema": {"type": "string"}}}},
         **problem_responses(404),
     },
 )
 async def events(
+    request: Request,
     live: Live,
     deployment: Annotated[
         str | None, Query(min_length=1, max_length=128, description="Only of this deployment.")
@@ -100,10 +105,13 @@ async def events(
         subscription = live.events.subscribe(deployment)
     except TooManyClientsError as error:
         raise Unavailable(str(error)) from error
+    if request.method == "HEAD":
+        live.events.unsubscribe(subscription)
+        return StreamingResponse(iter(()), media_type=EVENT_STREAM, headers=EVENT_HEADERS)
     return StreamingResponse(
         stream(live.events, subscription, last_event_id is not None),
-        media_type="text/event-stream",
-        headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
+        media_type=EVENT_STREAM,
+        headers=EVENT_HEADERS,
     )
 
 

@@ -46,7 +46,7 @@ export function refreshesPanel(name) {
   const table = new Table({ columns, key: (r) => r.id, caption: "Refreshes", sort: { key: "at", dir: "desc" }, empty: "No refresh yet. Recalibrate now, or wait for the schedule." });
   const made = panel({
     title: "Refreshes", id: "refreshes", flush: true, live: true,
-    note: "Every refresh with what came of it. A set is published only when it beats the set in force on requests that the fit has not seen, with the interval excluding zero.",
+    note: "Every refresh with what came of it. A set is published only when it beats the set in force on requests that the fit has not seen, in error or in log loss beyond the 95 % interval, and the other does not speak against it.",
     load: (signal) => list(`${deploymentPath(name)}/refreshes`, {}, 200, signal),
     draw: (body, items) => {
       if (!body.firstChild) body.append(table.el);

@@ -8,6 +8,12 @@ import { Chart, axis, legend, timeAxis, tooltip, valueAxis } from "../charts/ech
 import * as f from "../format.js";
 import { rampColor } from "../theme.js";
 
+/** The next step of half a power of ten below: a label at an odd end would cover the one above it. */
+function fullStep(low) {
+  const step = 10 ** Math.floor(Math.log10(-low)) / 2;
+  return Math.floor(low / step) * step;
+}
+
 export function coveragePanels(name, view) {
   const coverage = new Chart(220);
   const cost = new Chart(220);
@@ -45,7 +51,7 @@ export function coveragePanels(name, view) {
       if (!body.firstChild) body.append(latest, cost.el);
       const rows = [...decisions].sort((a, b) => Date.parse(a.at) - Date.parse(b.at));
       const last = rows.at(-1);
-      replace(latest, `${settings?.mode === "fixed" ? "Fixed" : "Automatic"}: ${f.isNumber(explore) ? f.share(explore, 2) : "none in force"}. `, last?.reason ?? "");
+      replace(latest, `${settings?.mode === "fixed" ? "Fixed" : "Automatic"}: ${f.isNumber(explore) ? f.share(explore, 2) : "none in force"}`, last?.reason ? `; at the last decision: ${last.reason}` : "");
       cost.el.hidden = rows.length === 0;
       const priced = rows.some((r) => f.isNumber(r.relative_speed));
       replace(key, legend([["line", "var(--in-force)", "explored share", "exploration"], priced && ["dashed", "var(--raw)", "change of tokens/s"]]), !priced && rows.length > 0 && h("span", { class: "soft" }, "price not known: no curve"));
@@ -54,7 +60,7 @@ export function coveragePanels(name, view) {
         grid: { left: 46, right: 52, top: 20, bottom: 26 },
         xAxis: timeAxis(c),
         yAxis: [valueAxis(c, "", { min: 0, axisLabel: { formatter: (v) => `${Number((v * 100).toPrecision(2))} %` } }),
-          valueAxis(c, "", { max: 0, min: ({ min }) => Math.min(-0.002, min), show: priced, position: "right", splitLine: { show: false }, axisLabel: { formatter: (v) => `${Number((v * 100).toPrecision(2))} %` } })],
+          valueAxis(c, "", { max: 0, min: ({ min }) => fullStep(Math.min(-0.002, min)), show: priced, position: "right", splitLine: { show: false }, axisLabel: { formatter: (v) => `${Number((v * 100).toPrecision(2))} %` } })],
         series: [
           { type: "line", step: "end", name: "explored share", data: rows.map((r) => [Date.parse(r.at), r.explore]), symbol: rows.length > 60 ? "none" : "circle", symbolSize: 5, itemStyle: { color: c["in-force"] }, lineStyle: { width: 2, color: c["in-force"] } },
           { type: "line", step: "end", name: "cost", yAxisIndex: 1, data: rows.map((r) => [Date.parse(r.at), r.relative_speed]), symbol: rows.length > 60 ? "none" : "rect", symbolSize: 5, itemStyle: { color: c.raw }, lineStyle: { width: 1.5, type: "dashed", color: c.raw } }],

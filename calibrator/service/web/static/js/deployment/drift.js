@@ -10,7 +10,11 @@ import * as f from "../format.js";
 import { TERMS } from "../glossary.js";
 import { choose } from "../router.js";
 
-const WAYS = { above: "above", below: "below", slower: "slower", faster: "faster" };
+const WAYS = {
+  calibration: { above: "acceptance above the confidence", below: "acceptance below the confidence" },
+  acceptance: { above: "above its reference", below: "below its reference" },
+  cost: { slower: "slower than the curve", faster: "faster than the curve" },
+};
 
 function where(e) {
   return [e.segment && `segment ${e.segment}`, e.position && `position ${e.position}`, f.isNumber(e.load_regime) && f.loadRegime(e.load_regime), f.isNumber(e.context_bucket) && `context ${f.count(e.context_bucket)}`].filter(Boolean).join(", ") || "whole deployment";
@@ -22,14 +26,15 @@ const COLUMNS = [
   { key: "kind", label: "Kind", sort: (e) => e.kind, cell: (e) => badge(e.kind, null, `${e.kind} drift`) },
   { key: "state", label: "State", live: true, sort: (e) => (e.ended_at ? 1 : 0), cell: (e) => [badge(e.ended_at ? "closed" : "open"),
     h("span", { class: "sub nowrap", title: `started ${f.fullTime(e.started_at)}, alarm ${f.fullTime(e.alarmed_at)}${e.ended_at ? `, ended ${f.fullTime(e.ended_at)}` : ""}` },
-      e.ended_at ? `${f.time(e.started_at, now())} to ${f.time(e.ended_at, now())}` : `since ${f.time(e.started_at, now())}`)] },
+      e.ended_at ? `${f.time(e.started_at, now())} to ${f.time(e.ended_at, now())}` : `since ${f.time(e.started_at, now())}`),
+    h("span", { class: "sub nowrap" }, `alarm ${f.time(e.alarmed_at, now())}`)] },
   { key: "where", label: "Where", cell: where },
-  { key: "summary", label: "What happened", wrap: true, cell: (e) => [e.summary, h("span", { class: "sub" }, [gap(e) && `${gap(e)}`, WAYS[e.direction], f.isNumber(e.version) && `under v${e.version}`].filter(Boolean).join(", "))] },
+  { key: "summary", label: "What happened", wrap: true, cell: (e) => [e.summary, h("span", { class: "sub" }, [gap(e) && `gap ${gap(e)}`, WAYS[e.kind]?.[e.direction], f.isNumber(e.version) && `under v${e.version}`].filter(Boolean).join(", "))] },
   { key: "remedy", label: "Remedy", about: TERMS.remedy[1], wrap: true, cell: (e) => e.remedy },
 ];
 
 export function driftPanel(name, view) {
-  const table = new Table({ columns: COLUMNS, key: (e) => e.id, caption: "Drift episodes", sort: { key: "state", dir: "asc" }, empty: () => (view().drift === "open" ? "No open episode." : "No episode yet: nothing has drifted.") });
+  const table = new Table({ columns: COLUMNS, key: (e) => e.id, caption: "Drift episodes", sort: { key: "state", dir: "asc" }, empty: () => (view().drift === "open" ? "No open episode." : "No episode yet: no alarm was raised.") });
   const tools = segmented("Episodes", [["all", "All"], ["open", "Open"]], view().drift, (drift) => choose({ drift: drift === "all" ? null : drift }));
   const made = panel({
     title: "Drift episodes", id: "drift", tools, flush: true, live: true,

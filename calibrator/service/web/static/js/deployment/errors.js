@@ -12,6 +12,9 @@ import { wasInForce } from "./versions.js";
 const MEASURES = [["ece", "ECE", "expected calibration error"], ["gap", "Gap", "predicted minus observed"], ["brier", "Brier", "mean squared error of the prediction"], ["log_loss", "Log loss", "negative log-likelihood"]];
 const SHOW = { ece: f.error, gap: (x) => f.signed(x), brier: (x) => f.fixed(x, 4), log_loss: (x) => f.fixed(x, 4) };
 
+/** Marks nearer than so many pixels to one with a label have none. */
+const LABEL_PIXELS = 34;
+
 const ms = (at) => Date.parse(at);
 
 export function errorsPanel(name, view) {
@@ -53,6 +56,7 @@ export function errorsPanel(name, view) {
       one && withInterval && ["area", "var(--band)", "interval", "interval"],
       measure === "ece" && ["dotted", "var(--floor)", one ? "noise floor" : "noise floor, mean", "noise_floor"],
       ["area", "var(--alarm)", "drift episode", "drift"], ["rule", "var(--bad)", "alarm"], ["rule", "var(--third)", "new version"]]));
+    data.near = LABEL_PIXELS / Math.max(chart.el.clientWidth - 86, LABEL_PIXELS);
     const label = `${measure} over time ${one ? `of position ${position}` : "of all positions"}, ${f.time(data.now.from)} to ${f.time(data.now.to)} UTC`;
     chart.draw((c) => (one ? single(c, data, measure) : every(c, data, measure)), label);
   }
@@ -68,7 +72,7 @@ function frame(c, { now }, measure) {
   };
 }
 
-function marks(c, { now, drift, versions }, position) {
+function marks(c, { now, drift, versions, near }, position) {
   const [from, to] = [ms(now.from), ms(now.to)];
   const inside = versions.filter((v) => ms(v.created_at) >= from && ms(v.created_at) <= to);
   const episodes = drift.filter((e) => (!position || !e.position || e.position === position) && ms(e.started_at) < to && (!e.ended_at || ms(e.ended_at) > from));
@@ -77,9 +81,8 @@ function marks(c, { now, drift, versions }, position) {
       data: together(episodes.map((e) => ({ begin: Math.max(from, ms(e.started_at)), end: e.ended_at ? Math.min(to, ms(e.ended_at)) : to, kinds: new Set([e.kind]) })))
         .map(({ begin, end, kinds }) => [{ name: end - begin > 0.12 * (to - from) ? [...kinds].join(", ") : "", xAxis: begin }, { xAxis: end }]) },
     markLine: { silent: true, symbol: ["none", "none"], lineStyle: { color: c.third, width: 1.4, type: "solid", opacity: 0.75 }, label: { color: c.third, fontSize: 11, formatter: ({ name }) => name, position: "end", distance: 3 },
-      // Labels of versions that follow each other closely would cover each other.
-      data: [...inside.map((v, i) => ({ name: inside.length > 12 && i % Math.ceil(inside.length / 12) ? "" : `v${v.version}`, xAxis: ms(v.created_at) })),
-        ...alarms(drift, position, from, to).map((at) => ({ name: "alarm", xAxis: at, lineStyle: { color: c.bad, width: 1, type: [4, 3], opacity: 0.9 }, label: { color: c.bad, position: "insideEndBottom", distance: 3 } }))] },
+      data: [...labelled(inside.map((v) => [`v${v.version}`, ms(v.created_at)]), near * (to - from)).map(([name, at]) => ({ name, xAxis: at })),
+        ...labelled(alarms(drift, position, from, to).map((at) => ["alarm", at]), near * (to - from)).map(([name, at]) => ({ name, xAxis: at, lineStyle: { color: c.bad, width: 1, type: [4, 3], opacity: 0.9 }, label: { color: c.bad, position: "insideEndBottom", distance: 3 } }))] },
   };
 }
 
@@ -87,6 +90,16 @@ function marks(c, { now, drift, versions }, position) {
 function alarms(drift, position, from, to) {
   const times = drift.filter((e) => !position || !e.position || e.position === position).map((e) => ms(e.alarmed_at)).filter((at) => at >= from && at <= to).sort((a, b) => a - b);
   return times.filter((at, i) => !i || at - times[i - 1] > 0.01 * (to - from));
+}
+
+// Labels of lines that follow each other closely would cover each other: the first of them keeps its own.
+function labelled(lines, apart) {
+  let last = -Infinity;
+  return lines.sort((a, b) => a[1] - b[1]).map(([name, at]) => {
+    if (at - last < apart) return ["", at];
+    last = at;
+    return [name, at];
+  });
 }
 
 // Stretches that overlap are drawn as one: laid over each other they would hide what they mark.
@@ -103,7 +116,8 @@ function together(stretches) {
 }
 
 const line = (name, points, key, color, extra) => ({
-  type: "line", name, symbol: points.length > 60 ? "none" : "circle", symbolSize: 5, connectNulls: false, color, lineStyle: { width: 1.8, color }, itemStyle: { color },
+  // Of a few points among many empty ones, a line may have nothing to be seen by.
+  type: "line", name, symbol: points.filter((p) => f.isNumber(p[key])).length > 60 ? "none" : "circle", symbolSize: 5, connectNulls: false, color, lineStyle: { width: 1.8, color }, itemStyle: { color },
   data: points.map((p) => [ms(p.at), p[key] ?? null]), ...extra,
 });
 
@@ -114,7 +128,7 @@ function single(c, data, measure) {
   const rawAt = new Map(raw.map((p) => [ms(p.at), p]));
   const show = SHOW[measure];
   const series = [line("in force", points, measure, c["in-force"], marks(c, data, position)),
-    line("raw", raw, measure, c.raw, { symbol: raw.length > 60 ? "none" : "rect", lineStyle: { width: 1.5, type: "dashed", color: c.raw } })];
+    line("raw", raw, measure, c.raw, { symbol: raw.filter((p) => f.isNumber(p[measure])).length > 60 ? "none" : "rect", lineStyle: { width: 1.5, type: "dashed", color: c.raw } })];
   if (measure === "ece" || measure === "gap") {
     const [low, high] = measure === "ece" ? ["ece_low", "ece_high"] : ["gap_low", "gap_high"];
     // A stacked pair: an unseen base and the height of the interval on top of it.

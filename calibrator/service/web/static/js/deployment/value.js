@@ -15,6 +15,9 @@ const ends = (i) => ({ value: lessOne(i?.estimate), low: lessOne(i?.low), high: 
 
 const change = ({ value, low, high }) => `${f.change(value, 2)} ${f.interval(low, high, (x) => f.change(x, 2))}`;
 
+/** What policies are called: as in reports. */
+const NAMES = { identity: "raw head", "in force": "set in force", candidate: "newest fit", "best monotone map": "best map" };
+
 function verdict({ low, high }) {
   if (low > 0) return "better";
   return high < 0 ? "worse" : "undecided";
@@ -33,9 +36,11 @@ export function valuePanel(name) {
       }
       const concurrency = values[0].concurrency;
       const rows = values.filter((v) => v.concurrency === concurrency).map((v) => ({
-        label: v.policy, ...ends(v.against_identity), text: f.change(ends(v.against_identity).value),
+        label: NAMES[v.policy] ?? v.policy,
+        sub: v.policy === "identity" ? "" : f.interval(lessOne(v.against_identity?.low), lessOne(v.against_identity?.high), (x) => f.change(x)),
+        ...ends(v.against_identity), text: f.change(ends(v.against_identity).value),
         verdict: v.policy === "identity" ? "undecided" : verdict(ends(v.against_identity)),
-        about: () => tipTable(v.policy, [["tokens/s", f.count(v.tokens_per_second?.estimate)], ["against raw", change(ends(v.against_identity))],
+        about: () => tipTable(NAMES[v.policy] ?? v.policy, [["tokens/s", f.count(v.tokens_per_second?.estimate)], ["against raw", change(ends(v.against_identity))],
           v.regret && ["regret", f.share(v.regret.estimate)], ["accepted, verified", `${f.fixed(v.accepted, 2)}, ${f.fixed(v.verified, 2)}`], ["labels can be seen", f.share(v.supported, 0)]]),
       }));
       box = responsive((width) => forest(rows, { label: `Tokens per second against raw at ${concurrency} requests`, width: Math.max(width, 240), format: (x) => f.change(x), zeroText: "as raw", labelWidth: 142, textWidth: 62, below: 280 }));
