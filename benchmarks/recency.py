@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from benchmarks.recency_loop import Loop, LoopOptions
 from calibrator.core.affine import fit_affine
+from calibrator.core.doubly_robust import doubly_robust
 from calibrator.core.labels import at_risk, prefix_labels
 from calibrator.core.parameter_set import ParameterSet
-from calibrator.core.record import figures_of_record
 from calibrator.core.report import mean_ece, mean_noise_floor, position_report
 from serving_adapter.contract import Rounds
 from serving_adapter.engines.replay import load_recording
@@ -78,11 +78,11 @@ def attainable(name: str, segment: str | None) -> Attainable:
     fit = fit_affine(judge.logits, prefix_labels(judge), at_risk(judge))
     survival = ParameterSet("affine", fit.temperatures, fit.offsets).survival(judge)
     report = position_report(survival, judge, BINS)
-    record = figures_of_record(survival, judge, BINS)
+    floors = [table.noise_floor for table in doubly_robust(survival, judge, BINS)]
     return Attainable(
         float(mean_ece(report) or 0.0),
         float(mean_noise_floor(report) or 0.0),
-        float(np.mean([f.noise_floor for f in record if f.noise_floor is not None])),
+        float(np.mean(floors)),
     )
 
 

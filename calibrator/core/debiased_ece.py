@@ -84,7 +84,7 @@ def debiased_ece(
     *,
     exploration: ExplorationNoise | None = None,
     confidence: float = 0.95,
-    draws: int = 1000,
+    draws: int = 600,
     seed: int = 0,
     widening: float = 1.0,
 ) -> DebiasedEce:
@@ -130,26 +130,27 @@ def debiased_ece(
     gap_noise = noise[:, : len(g)]
     share = np.maximum(s + noise[:, len(g) :], 0.0) if noise.shape[1] > len(g) else s[None, :]
     errors = SCALES * max(reading, 1e-4)
-    gaps_of = _Path(_shapes(x, g, variance, draws, seed + 1), np.abs(g) > KNOWN * np.sqrt(variance), s)
+    shapes = _shapes(x, g, variance, draws, seed + 1)
+
+    def read(gaps_of: _Path, factor: float = 1.0) -> Float:
+        return np.array([(share * np.abs(gaps_of(e) + factor * gap_noise)).sum(axis=1) for e in errors])
+
+    readings = read(_Path(shapes, np.zeros(len(g), dtype=np.bool_), s))
+    medians = np.maximum.accumulate(np.median(readings, axis=1))
+    # What the median's answer would be on average if the truth were each of the errors; read backwards.
+    average = np.maximum.accumulate(np.interp(readings, medians, errors).mean(axis=1))
+    estimate = float(np.interp(np.interp(reading, medians, errors), average, errors))
+
     tail = 0.5 * (1.0 - confidence)
-    readings = np.empty((len(errors), draws))
-    levels = np.empty((len(errors), 3))
-    for i, error in enumerate(errors):
-        true = gaps_of(float(error))
-        readings[i] = (share * np.abs(true + gap_noise)).sum(axis=1)
-        levels[i] = np.quantile(readings[i], (tail, 0.5, 1.0 - tail))
-        if widening > 1.0:
-            # More noise moves folded readings up as well as apart: each end takes the wider of the two.
-            far = (share * np.abs(true + widening * gap_noise)).sum(axis=1)
-            low_level, high_level = np.quantile(far, (tail, 1.0 - tail))
-            levels[i, 0] = min(levels[i, 0], low_level)
-            levels[i, 2] = max(levels[i, 2], high_level)
-    levels = np.maximum.accumulate(levels, axis=0)
-    high, middle, low = (float(np.interp(reading, levels[:, i], errors)) for i in range(3))
-    # What the estimate would be on average if the truth were each of the errors; read backwards.
-    average = np.maximum.accumulate(np.interp(readings, levels[:, 1], errors).mean(axis=1))
-    estimate = float(np.interp(middle, average, errors))
-    return DebiasedEce(min(max(estimate, low), high), low, high)
+    path = _Path(shapes, np.abs(g) > KNOWN * np.sqrt(variance), s)
+    bottom, top = np.quantile(read(path), (tail, 1.0 - tail), axis=1)
+    if widening > 1.0:
+        # More noise moves folded readings up as well as apart: each end takes the wider of the two.
+        low_far, high_far = np.quantile(read(path, widening), (tail, 1.0 - tail), axis=1)
+        bottom, top = np.minimum(bottom, low_far), np.maximum(top, high_far)
+    high = max(float(np.interp(reading, np.maximum.accumulate(bottom), errors)), estimate)
+    low = min(float(np.interp(reading, np.maximum.accumulate(top), errors)), estimate)
+    return DebiasedEce(estimate, low, high)
 
 
 class _Path:

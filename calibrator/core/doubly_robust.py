@@ -31,8 +31,8 @@ class ResidualTable:
     ``mass`` is the share of the drafted traffic, ``gap`` mean prediction less expected label.
     ``covariance``, shape ``[2 * bins, 2 * bins]``, is that of the errors of gaps and masses, requests
     independent, rows of one request not. ``corrected`` is the share of the traffic whose labels were seen
-    or had a chance to be; the rest stands on the model alone. ``exploration`` is the part of the variance that
-    comes of seeing only explored labels.
+    or had a chance to be; the rest stands on the model alone. ``exploration`` is the part of the variance
+    that comes of seeing only explored labels.
     """
 
     mass: Float
