@@ -19,10 +19,15 @@ Float = NDArray[np.float64]
 
 SCALES = np.concatenate([[0.0], np.geomspace(0.02, 1.0, 24), np.geomspace(1.08, 4.0, 16)])
 SPREADS = np.linspace(0.0, 1.0, 40) ** 2 * 0.5
-TREND = 0.3
+CURVE = np.array([1.0, 0.0])
+CURVE_SPREAD = np.array([0.7, 1.0])
+STEPS = 8
+"""Slope and offset of the logit, how far they may lie from a perfect head's, and steps to find them."""
+
+TYPICAL = 0.02
 LENGTH = 0.2
 SMOOTH_SHARE = 0.8
-"""What gaps look like beforehand: a line of about this size, deviations alike over this distance."""
+"""Deviations from that curve: about this large, alike over this distance."""
 
 KNOWN = 3.0
 """Standard errors from which the sign of a gap is certain, and its size no artefact of noise."""
@@ -183,22 +188,35 @@ def _noise(covariance: Float, exploration: ExplorationNoise | None, draws: int, 
 
 
 def _shapes(x: Float, g: Float, v: Float, draws: int, seed: int) -> Float:
-    """What the gaps may look like, ``[draws, bins]``: a line, smooth deviations from it, and rough ones.
+    """What the gaps may look like, ``[draws, bins]``: a logistic curve, smooth deviations from it, and rough ones.
 
-    The spread of the deviations is the one that makes the gaps most likely. The line carries what well
-    measured bins tell over to those that only exploration sees.
+    The curve is that of an affine recalibration of the logit: what heads are wrong by. It carries what well
+    measured bins tell over to those that only exploration sees. The spread of the deviations is the one that
+    makes the gaps most likely.
     """
-    line = TREND**2 * (1.0 + np.outer(2.0 * x - 1.0, 2.0 * x - 1.0))
+    logit = np.log(np.clip(x, 1e-3, 0.999) / (1.0 - np.clip(x, 1e-3, 0.999)))
+    basis = np.column_stack([logit, np.ones_like(logit)])
     alike = np.exp(-0.5 * ((x[:, None] - x) / LENGTH) ** 2)
     deviation = SMOOTH_SHARE * alike + (1.0 - SMOOTH_SHARE) * np.eye(len(g))
+    curve = CURVE
+    for _ in range(STEPS):
+        # Gauss-Newton: the curve as a line around the present one, slope and offset with their prior.
+        observed = 1.0 / (1.0 + np.exp(-basis @ curve))
+        steep = -(observed * (1.0 - observed))[:, None] * basis
+        centre = x - observed + steep @ (CURVE - curve)
+        prior = (steep * CURVE_SPREAD**2) @ steep.T
+        solved = np.linalg.solve(prior + TYPICAL**2 * deviation + np.diag(v), g - centre)
+        step = CURVE + CURVE_SPREAD**2 * (steep.T @ solved) - curve
+        curve = curve + step * min(1.0, 1.0 / max(float(np.abs(step).max()), 1e-12))
     best, mean, covariance = -np.inf, g, np.diag(v)
     for spread in SPREADS:
-        prior = line + spread**2 * deviation
-        total = prior + np.diag(v)
-        solved = np.linalg.solve(total, np.column_stack([g, prior]))
-        fit = -float(np.linalg.slogdet(total)[1]) - float(g @ solved[:, 0])
+        whole = prior + spread**2 * deviation
+        total = whole + np.diag(v)
+        solved = np.linalg.solve(total, np.column_stack([g - centre, whole]))
+        fit = -float(np.linalg.slogdet(total)[1]) - float((g - centre) @ solved[:, 0])
         if fit > best:
-            best, mean, covariance = fit, prior @ solved[:, 0], prior - prior @ solved[:, 1:]
+            best, mean = fit, centre + whole @ solved[:, 0]
+            covariance = whole - whole @ solved[:, 1:]
     return mean + _draw(covariance, draws, seed)
 
 
