@@ -181,6 +181,7 @@ def main() -> None:
     parser.add_argument("--soft", action="store_true", help="engines report acceptance probabilities")
     parser.add_argument("--forget", action="store_true", help="drop older rows when drift raises an alarm")
     parser.add_argument("--hold", action="store_true", help="publish nothing while a drift is being dated")
+    parser.add_argument("--carry", action="store_true", help="evidence goes on under a new version")
     parser.add_argument("--segments", action="store_true", help="rounds bear the name of their segment")
     parser.add_argument("--only", default="steady,switching", help="which parts to run")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
@@ -193,6 +194,7 @@ def main() -> None:
         soft=given.soft,
         forget=given.forget,
         hold=given.hold,
+        carry=given.carry,
         segments=given.segments,
     )
 

@@ -56,6 +56,8 @@ class LoopOptions:
     hold
         With ``forget``: after the first version, nothing is published while a drift is being dated. A new
         one would have the evidence begin again, and be a blend of what was and what is.
+    carry
+        With ``forget``: a new version does not begin the evidence again, but of streams in alarm.
     segments
         Rounds bear the name of their segment: strata, alarms and sets of their own.
     proposal
@@ -68,6 +70,7 @@ class LoopOptions:
     soft: bool = False
     forget: bool = False
     hold: bool = False
+    carry: bool = False
     segments: bool = False
     sample_rows: int = 10_000
     batch: int = 64
@@ -119,6 +122,12 @@ class Alarms:
     opened: dict[int, float] = field(default_factory=dict)
     rows: int = 0
     estimated_at: int = 0
+
+    def next_version(self, at: float) -> None:
+        """Go on under another version; what was in alarm begins again."""
+        self.watch = self.watch.next_version(at)
+        self.opened = {}
+        self.rows = self.estimated_at = 0
 
 
 class Loop:
@@ -205,7 +214,10 @@ class Loop:
         self.in_force = replace(chosen, entries=entries)
         self.explore = explore
         self.published += 1
-        self.alarms = {}  # a new set, a new question
+        if not self.options.carry:
+            self.alarms = {}  # a new set, a new question
+        for alarms in self.alarms.values():
+            alarms.next_version(self.now)
 
     def _rounds(self, rows: Columns) -> Rounds:
         """What the engine reports of these rows."""
@@ -260,9 +272,9 @@ class Loop:
         alarms = self.alarms.get(name)
         if alarms is None:
             begin = Watch.start(gamma, float(rows["arrival"][0]) - 1.0)
-            alarms = self.alarms[name] = Alarms(begin, self._tempering(name), estimated_at=len(predicted))
-        elif alarms.rows >= 2 * alarms.estimated_at:
-            alarms.tempering, alarms.estimated_at = self._tempering(name), alarms.rows
+            alarms = self.alarms[name] = Alarms(begin, Tempering.unknown(gamma).calibration)
+        if alarms.rows >= 2 * alarms.estimated_at:
+            alarms.tempering, alarms.estimated_at = self._tempering(name), max(alarms.rows, len(predicted))
         alarms.rows += len(predicted)
         rounds = self._rounds(rows)
         looks = [slice(i, i + LOOK_ROWS) for i in range(0, len(rounds), LOOK_ROWS)]

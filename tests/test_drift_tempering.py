@@ -10,7 +10,7 @@ from calibrator.core.labels import at_risk, prefix_labels
 from calibrator.core.survival import survival
 from calibrator.service.drift import DriftEvaluator
 from calibrator.service.drift_state import WatchState
-from calibrator.service.tempering import ESTIMATE_SECONDS
+from calibrator.service.tempering import ESTIMATE_SECONDS, TemperingState
 from calibrator.store import Store, deployments, drift_state, drift_sums, parameters
 from collectors.pipeline import IngestPipeline
 from serving_adapter.clock import ManualClock
@@ -48,7 +48,7 @@ class OneAtATime:
             )  # fmt: skip
             parameters.append(connection, self.id, seal(document), NOW, "published")
 
-    def serve(self, rows, wrong=0.0):
+    def serve(self, rows, wrong=0.0, segment="default"):
         """Ingest the next rows, ``wrong`` logits too high, and look: the episodes that changed."""
         part = self.rounds.take(slice(self.served, self.served + rows))
         rounds = Rounds.build(
@@ -57,6 +57,8 @@ class OneAtATime:
             request=part.request,
             step=part.step,
             version=np.ones(rows, dtype=np.uint32),
+            segment=np.zeros(rows, dtype=np.uint16),
+            segments=[segment],
         )
         batch = make_batch(rounds, self.served, emitted_at=self.clock.now())
         self.pipeline.ingest([message(batch, self.offset)])
@@ -133,3 +135,52 @@ def test_evidence_is_tempered_by_what_the_stored_rows_have_in_common(place):
     alarms = [e for e in place.serve(3000, wrong=1.0) if e.kind == "calibration"]
     assert {(e.direction, e.version) for e in alarms} == {("below", 1)}
     assert {e.position for e in alarms} == set(range(1, GAMMA + 1))
+
+
+def test_a_segment_that_appears_late_is_estimated_when_it_has_rows_and_when_they_double(place):
+    place.serve(4000)
+    place.serve(1000)
+    place.serve(500, segment="late")
+    alone = place.state().tempering
+    assert set(alone.segments) == {"default"}  # too few rows of it, and too few in all
+
+    place.serve(500, segment="late")
+    first = place.state().tempering
+    assert first.served == {"default": 4000, "late": 1000}
+    assert (first.segments["late"].acceptance != UNKNOWN_TEMPERING).any()
+    assert first.segments["default"] is not None
+    assert (first.at, first.rows) == (alone.at, alone.rows)  # all are due when they were
+
+    place.serve(900, segment="late")
+    assert place.state().tempering.to_builtins() == first.to_builtins()
+    place.serve(100, segment="late")
+    second = place.state().tempering
+    assert second.served == {"default": 4000, "late": 2000}
+    assert second.segments["late"].to_builtins() != first.segments["late"].to_builtins()
+    assert second.segments["default"].to_builtins() == alone.segments["default"].to_builtins()
+
+
+def test_a_look_estimates_one_segment_and_the_next_look_the_next(place):
+    place.serve(4500)
+    place.state()
+    place.serve(999, segment="late")
+    place.serve(998, segment="later")
+    place.serve(10, segment="later")
+    assert place.state().tempering.served == {"default": 4500, "later": 1008}
+
+
+def test_a_state_of_an_older_release_is_read_and_its_segments_are_due(place):
+    place.serve(4000)
+    place.serve(1000)
+    state = place.state().tempering
+    built = state.to_builtins()
+    assert TemperingState.from_builtins(built).to_builtins() == built
+    del built["served"]
+    old = TemperingState.from_builtins(built)
+    assert old.to_builtins() == {**built, "served": {}}
+    with place.store.read() as connection:
+        deployment = deployments.get(connection, "prod")
+        evidence = drift_sums.load(connection, place.id, GAMMA)
+        renewed = old.refreshed(connection, deployment, 1, evidence, place.clock.now())
+    assert renewed.served == {"default": 5000}
+    assert renewed.segments["default"].to_builtins() != old.segments["default"].to_builtins()

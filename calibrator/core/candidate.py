@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from calibrator.core.affine import Prior, fit_affine
 from calibrator.core.gate import GateRules, PositionGate, gate_ece, gate_likelihood
 from calibrator.core.labels import EndOfSequence, at_risk, drafted, included, prefix_labels
-from calibrator.core.likelihood import fit_temperatures_by_likelihood
 from calibrator.core.parameter_set import ParameterSet
 from calibrator.core.population import figure_weights
 from calibrator.core.report import position_report
+from calibrator.core.shared_temperature import fit_shared_temperatures
 from calibrator.core.soft_labels import soft_outcomes
 from calibrator.core.status import Status
 from calibrator.core.temperature import PEER_GRID, fit_temperatures
@@ -99,7 +99,7 @@ def build_candidate(
             weights,
             options.rules,
             None if form == "affine" else statuses,
-            shared=form == "affine",
+            shared=True,
             verified=included(rows, options.end_of_sequence),
         )
     else:
@@ -186,7 +186,7 @@ def _fit(
             )
             fitted = ParameterSet("affine", np.asarray(affine.temperatures), np.asarray(affine.offsets))
             return fitted, tuple(affine.statuses)
-        by_likelihood = fit_temperatures_by_likelihood(
+        by_likelihood = fit_shared_temperatures(
             rows.logits, labels, seen, row_weights, current=start.temperatures
         )
         temperatures, statuses = by_likelihood.temperatures, by_likelihood.statuses

@@ -1,8 +1,7 @@
 """What calibration alarms do to old rows: once the drift is dated, rows from before it are not fitted to.
 
 Half-lives are long, so that a steady mix gives steady parameters; what changes abruptly is forgotten at its
-alarm (docs/statistics.md, "How should recency be tuned?"). Cuts are stored, so an episode that ends does not
-bring old rows back.
+alarm (docs/recency.md). Cuts are stored, so an episode that ends does not bring old rows back.
 """
 
 from __future__ import annotations

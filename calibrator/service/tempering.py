@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,10 @@ from calibrator.store.sample import WeightedSample
 from serving_adapter.contract import ParameterDocument
 
 ESTIMATE_SECONDS = 600.0
-"""Time between two estimates, as long as the rows of the version have not doubled."""
+"""Time between two estimates of all segments, as long as the rows of the version have not doubled."""
+
+SEGMENT_ROWS = 1000
+"""Rows from which a segment is estimated on its own account: one that appears late is for the first time."""
 
 _ALLOWED_ACCEPTANCE = 0.25  # variance per row in DriftSums.acceptance_evidence
 
@@ -31,15 +34,19 @@ class TemperingState:
     Parameters
     ----------
     at, version, rows
-        When it was made, for the predictions of which version, and how many rows that had served.
+        When all segments were estimated last, for the predictions of which version, and how many rows that
+        had served.
     segments
         By name; segments without rows in the sample are left out.
+    served
+        Rows of that version that a segment had when it was estimated last.
     """
 
     at: float = 0.0
     version: int = 0
     rows: int = 0
     segments: Mapping[str, Tempering] = field(default_factory=dict)
+    served: Mapping[str, int] = field(default_factory=dict)
 
     def refreshed(
         self,
@@ -49,7 +56,11 @@ class TemperingState:
         evidence: Mapping[int, Mapping[str, DriftSums]],
         now: float,
     ) -> TemperingState:
-        """Estimate anew if it is time: for another version, with twice the rows, or after ten minutes.
+        """Estimate anew what it is time for.
+
+        All segments, for another version, with twice the rows, or after ten minutes. Else one segment, if it
+        has at least :data:`SEGMENT_ROWS` rows of this version and twice those that it had when it was
+        estimated last: of several the largest, the others at the looks to come.
 
         Parameters
         ----------
@@ -60,26 +71,26 @@ class TemperingState:
         now
             Seconds since 1970.
         """
-        rows = sum(int(sums.drafted[0]) for sums in evidence.get(version, {}).values())
-        due = version != self.version or rows >= 2 * self.rows or now - self.at >= ESTIMATE_SECONDS
-        if rows == 0 or (rows == self.rows and version == self.version) or not due:
+        served = {name: int(sums.drafted[0]) for name, sums in evidence.get(version, {}).items()}
+        rows = sum(served.values())
+        if rows == 0 or (rows == self.rows and version == self.version):
             return self
-        found = sample.load(
-            connection,
-            deployment.id,
-            deployment.gamma,
-            now,
-            fingerprint=deployment.fingerprint,
-            half_life_seconds=np.inf,
-            of_traffic=False,
+        if version != self.version or rows >= 2 * self.rows or now - self.at >= ESTIMATE_SECONDS:
+            segments = _estimates(connection, deployment, version, now)
+            return TemperingState(now, version, rows, segments, served)
+        grown = {
+            name: count
+            for name, count in served.items()
+            if count >= max(SEGMENT_ROWS, 2 * self.served.get(name, 0))
+        }
+        if not grown:
+            return self
+        name = max(grown, key=lambda each: (grown[each], each))
+        return replace(
+            self,
+            segments={**self.segments, **_estimates(connection, deployment, version, now, name)},
+            served={**self.served, name: grown[name]},
         )
-        document = parameters.get(connection, deployment.id, version) if version else None
-        segments = {}
-        for number, name in enumerate(found.rounds.segments):
-            mine = found.take(found.rounds.segment == number)
-            if len(mine):
-                segments[name] = estimate(mine, document)
-        return TemperingState(now, version, rows, segments)
 
     def to_builtins(self) -> dict[str, Any]:
         """As numbers, lists and names, for JSON."""
@@ -88,13 +99,43 @@ class TemperingState:
             "version": self.version,
             "rows": self.rows,
             "segments": {name: each.to_builtins() for name, each in self.segments.items()},
+            "served": dict(self.served),
         }
 
     @classmethod
     def from_builtins(cls, data: Mapping[str, Any]) -> TemperingState:
-        """Rebuild from :meth:`to_builtins`; of a state that was stored before there was any, an empty one."""
+        """Rebuild from :meth:`to_builtins`; what a state of an older release does not have is empty."""
         segments = {name: Tempering.from_builtins(each) for name, each in data.get("segments", {}).items()}
-        return cls(data.get("at", 0.0), data.get("version", 0), data.get("rows", 0), segments)
+        return cls(
+            data.get("at", 0.0),
+            data.get("version", 0),
+            data.get("rows", 0),
+            segments,
+            dict(data.get("served", {})),
+        )
+
+
+def _estimates(
+    connection: Connection, deployment: Deployment, version: int, now: float, segment: str | None = None
+) -> dict[str, Tempering]:
+    """Estimate every segment of the sample, or that one."""
+    found = sample.load(
+        connection,
+        deployment.id,
+        deployment.gamma,
+        now,
+        segment=segment,
+        fingerprint=deployment.fingerprint,
+        half_life_seconds=np.inf,
+        of_traffic=False,
+    )
+    document = parameters.get(connection, deployment.id, version) if version else None
+    estimates = {}
+    for number, name in enumerate(found.rounds.segments):
+        mine = found.take(found.rounds.segment == number)
+        if len(mine):
+            estimates[name] = estimate(mine, document)
+    return estimates
 
 
 def estimate(rows: WeightedSample, document: ParameterDocument | None) -> Tempering:

@@ -159,6 +159,24 @@ class Watch:
             state._take_in(gains[part], times[part], log_threshold, events)
         return state, sorted(events, key=lambda e: (e.at, e.stream))
 
+    def next_version(self, at: float) -> Watch:
+        """Go on under another set of parameters.
+
+        Every row is scored with the prediction that served it, so that what is served lies within the
+        tolerance is one hypothesis for all versions and evidence against it goes on: it falls back by
+        itself when the new set is right, and grows to the alarm when it is a blend of what was and what is.
+        Where an alarm stands the new set is what was done about it: the episode is over, no evidence yet.
+
+        >>> watch = Watch(np.full((2, PROCESSES), 3.0), np.full((2, PROCESSES), 5.0), np.array([-1, 0]))
+        >>> after = watch.next_version(9.0)
+        >>> after.log_evidence[:, 0].tolist(), after.since[:, 0].tolist(), after.leader.tolist()
+        ([3.0, 0.0], [5.0, 9.0], [-1, -1])
+        """
+        remedied = self.leader >= 0
+        log_evidence, since = self.log_evidence.copy(), self.since.copy()
+        log_evidence[remedied], since[remedied] = 0.0, at
+        return Watch(log_evidence, since, np.full_like(self.leader, -1))
+
     def _take_in(self, gains: Float, times: Float, threshold: float, events: list[AlarmEvent]) -> None:
         """All quiet streams at once; those in alarm, or that come to it, look by look. In place."""
         quiet = np.flatnonzero(self.leader < 0)
