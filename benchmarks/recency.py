@@ -180,8 +180,7 @@ def main() -> None:
     parser.add_argument("--explore", default="control", help="a probability, or control: as the service does")
     parser.add_argument("--soft", action="store_true", help="engines report acceptance probabilities")
     parser.add_argument("--forget", action="store_true", help="drop older rows when drift raises an alarm")
-    parser.add_argument("--hold", action="store_true", help="publish nothing while a drift is being dated")
-    parser.add_argument("--carry", action="store_true", help="evidence goes on under a new version")
+    parser.add_argument("--anew", action="store_true", help="every version begins the evidence of drift anew")
     parser.add_argument("--segments", action="store_true", help="rounds bear the name of their segment")
     parser.add_argument("--only", default="steady,switching", help="which parts to run")
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
@@ -193,8 +192,7 @@ def main() -> None:
         explore=None if given.explore == "control" else float(given.explore),
         soft=given.soft,
         forget=given.forget,
-        hold=given.hold,
-        carry=given.carry,
+        carry=not given.anew,
         segments=given.segments,
     )
 

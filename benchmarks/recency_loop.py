@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from calibrator.core.candidate import ProposalOptions
 from calibrator.core.drift import DriftRules, DriftSums, Tempering, Watch, tempering
-from calibrator.core.drift.watch import log_mean
 from calibrator.core.labels import included, prefix_labels
 from calibrator.core.parameter_set import ParameterSet
 from calibrator.core.proposal import propose
@@ -53,11 +52,8 @@ class LoopOptions:
         Engines report acceptance probabilities.
     forget
         Alarms of calibration drift drop what came before the drift began.
-    hold
-        With ``forget``: after the first version, nothing is published while a drift is being dated. A new
-        one would have the evidence begin again, and be a blend of what was and what is.
     carry
-        With ``forget``: a new version does not begin the evidence again, but of streams in alarm.
+        A new version does not begin the evidence of drift anew, as in the service.
     segments
         Rounds bear the name of their segment: strata, alarms and sets of their own.
     proposal
@@ -69,8 +65,7 @@ class LoopOptions:
     explore: float | None = 0.01
     soft: bool = False
     forget: bool = False
-    hold: bool = False
-    carry: bool = False
+    carry: bool = True
     segments: bool = False
     sample_rows: int = 10_000
     batch: int = 64
@@ -124,7 +119,7 @@ class Alarms:
     estimated_at: int = 0
 
     def next_version(self, at: float) -> None:
-        """Go on under another version; what was in alarm begins again."""
+        """Go on under another version: evidence is kept, but of what is in alarm."""
         self.watch = self.watch.next_version(at)
         self.opened = {}
         self.rows = self.estimated_at = 0
@@ -195,9 +190,7 @@ class Loop:
 
     def refresh(self) -> None:
         """Forget what alarms ask for, propose, decide segments and exploration, publish what is news."""
-        forgotten = self._forget()
-        if self.options.hold and self.published and not forgotten and self._suspects():
-            return
+        self._forget()
         rounds, weights = self._sample()
         pooled = replace(self.in_force, entries=())
         proposal = propose(rounds, pooled, self.options.proposal, weights)
@@ -214,8 +207,8 @@ class Loop:
         self.in_force = replace(chosen, entries=entries)
         self.explore = explore
         self.published += 1
-        if not self.options.carry:
-            self.alarms = {}  # a new set, a new question
+        if self.published == 1 or not self.options.carry:
+            self.alarms = {}  # what the identity got wrong says nothing of a change
         for alarms in self.alarms.values():
             alarms.next_version(self.now)
 
@@ -300,9 +293,8 @@ class Loop:
         residuals = prefix_labels(rounds) - self.in_force.survival(rounds)
         return tempering(residuals, included(rounds), rounds.request, stratum.inclusion())
 
-    def _forget(self) -> bool:
+    def _forget(self) -> None:
         """Cut where a drift began, once enough rows have come since (:mod:`calibrator.service.recency`)."""
-        forgotten = False
         for name, alarms in self.alarms.items():
             starts = [since for since in alarms.opened.values() if since > self.cuts.get(name, -1.0)]
             arrival = self.strata[name].kept["arrival"]
@@ -310,13 +302,3 @@ class Loop:
             if ripe:
                 self.strata[name].forget(max(ripe), self.random)
                 self.cuts[name] = self.now
-                forgotten = True
-        return forgotten
-
-    def _suspects(self) -> bool:
-        """Whether some evidence of drift has come half of the way to an alarm, in logarithms."""
-        half = 0.5 * DriftRules().log_threshold(self.served.gamma * max(1, len(self.strata)))
-        return any(
-            bool((log_mean(a.watch.log_evidence)[a.watch.leader < 0] >= half).any())
-            for a in self.alarms.values()
-        )

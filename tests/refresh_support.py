@@ -40,6 +40,7 @@ class Place:
     offset: int = 0
     sequence: int = 0
     steps_sequence: int = 0
+    pipeline: PipelineOptions = dataclasses.field(default_factory=PipelineOptions)
 
     def ingest(
         self,
@@ -50,7 +51,7 @@ class Place:
         steps: Steps | None = None,
         at: float | None = None,
     ) -> None:
-        pipeline = IngestPipeline(self.store, NoDeadLetters(), self.clock, PipelineOptions())
+        pipeline = IngestPipeline(self.store, NoDeadLetters(), self.clock, self.pipeline)
         messages = []
         emitted_at = int((self.clock.now() if at is None else at) * 1e9)
         for start in range(0, len(rounds), 1000):

@@ -140,6 +140,41 @@ def test_one_alarm_per_episode_with_an_end():
     assert not watch.direction.any()
 
 
+def by_versions(gaps, streams=50, rows=400, anew=False, seed=2):
+    """Serve ``rows`` with a gap of each of ``gaps``, a version for each; return the watch and its events."""
+    random = np.random.default_rng(seed)
+    table = bet_table(RULES.tolerance)
+    watch, events, now = Watch.start(streams), [], 0.0
+    for number, gap in enumerate(gaps):
+        if number:
+            watch = Watch.start(streams, now) if anew else watch.next_version(now)
+        a = random.uniform(0.2, 0.9, size=(rows, streams))
+        y = random.random(a.shape) < a - gap
+        at = now + np.arange(1.0, rows + 1)
+        watch, more = watch.extend(table[bet_index(a, y)], at, RULES.log_threshold())
+        events, now = events + more, now + rows
+    return watch, events
+
+
+def test_versions_that_stay_wrong_do_not_put_the_alarm_off():
+    gaps = [0.0] * 3 + [0.1] + [0.08] * 5
+    _, events = by_versions(gaps)
+    began = [event for event in events if event.kind == "start"]
+    assert len({event.stream for event in began}) >= 45
+    assert np.median([event.since for event in began]) == pytest.approx(1200.0, abs=150.0)
+    _, anew = by_versions(gaps, anew=True)
+    assert len({event.stream for event in anew if event.kind == "start"}) <= 10
+
+
+def test_evidence_against_an_old_version_raises_no_alarm_under_one_that_is_right():
+    wrong, _ = by_versions([0.1])
+    watch, events = by_versions([0.1] + [0.0] * 8)
+    suspected = log_mean(wrong.log_evidence)
+    assert np.median(suspected) > 0.2 * RULES.log_threshold()
+    assert all(event.at <= 400.0 for event in events if event.kind == "start")
+    assert np.median(log_mean(watch.log_evidence)) < 1.0
+
+
 @given(st.integers(0, 2**32 - 1))
 @settings(max_examples=20, deadline=None)
 def test_looks_may_be_taken_in_any_number_of_calls(seed):

@@ -6,10 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from calibrator.service import drift
+from calibrator.core.drift.watch import Watch, log_mean
+from calibrator.service import drift, recency
+from calibrator.service.deployment_settings import RecencySettings
 from calibrator.service.drift import DriftEvaluator, open_calibration_alarms
 from calibrator.service.drift_options import DriftOptions
-from calibrator.store import deployments, drift_state, episodes, parameters, schema
+from calibrator.service.drift_state import WatchState
+from calibrator.store import deployments, drift_state, drift_sums, episodes, parameters, schema
 from collectors.pipeline import IngestPipeline
 from serving_adapter.clock import ManualClock
 from serving_adapter.contract import ParameterDocument, Rounds, seal
@@ -46,10 +49,10 @@ class Site:
         self.sequence += rows
         self.clock.advance(10.0)
 
-    def publish(self, version, at=NOW):
+    def publish(self, version, at=NOW, offset=-1.0):
         document = ParameterDocument(
             deployment="prod", fingerprint=FINGERPRINT, version=version, previous=version - 1, gamma=GAMMA,
-            form="affine", temperatures=[1.0] * GAMMA, offsets=[-1.0] * GAMMA,
+            form="affine", temperatures=[1.0] * GAMMA, offsets=[offset] * GAMMA,
             created_at="2026-01-01T00:00:00Z",
         )  # fmt: skip
         with self.store.write() as connection:
@@ -70,6 +73,14 @@ class Site:
 @pytest.fixture
 def site(store):
     return Site(store)
+
+
+def evidence(site):
+    """The largest log evidence of calibration at any position."""
+    with site.store.read() as connection:
+        stored = drift_state.load(connection, site.deployment().id).state
+    watch = WatchState.from_builtins(stored).segments["default"].calibration
+    return float(log_mean(watch.log_evidence).max())
 
 
 def test_an_alarm_is_raised_once_and_logged(site, caplog):
@@ -186,6 +197,46 @@ def test_a_new_version_that_is_wrong_too_has_episodes_of_its_own(site):
     changed = site.look()
     assert {(e.version, e.direction) for e in changed if e.ended_at is None} == {(1, "above")}
     assert {(e.version, e.direction) for e in changed if e.ended_at is not None} == {(None, "below")}
+
+
+def test_versions_that_stay_wrong_do_not_put_the_alarm_off(site):
+    site.serve()
+    site.publish(1, offset=0.0)
+    for _ in range(2):
+        site.serve(version=np.full(2000, 1))
+        assert site.look() == []
+    change = site.clock.now()
+    # Refreshes publish blends of what was and what is, before any of them has rows enough for an alarm.
+    for version, offset, rows in ((1, 0.0, 200), (2, -0.1, 200), (3, -0.1, 600)):
+        if version > 1:
+            site.publish(version, site.clock.now(), offset)
+        site.serve(rows=rows, wrong=0.5, version=np.full(rows, version))
+        opened = site.look()
+        assert version == 3 or opened == []
+    assert {(e.kind, e.direction, e.version) for e in opened} == {("calibration", "below", 3)}
+    assert {e.started_at for e in opened} == {change}
+    with site.store.read() as connection:
+        deployment = site.deployment()
+        own = drift_sums.load(connection, deployment.id, GAMMA, 3)[3]["default"].evidence
+        found = recency.look(connection, deployment, RecencySettings(), site.clock.now())
+    _, alone = Watch.start(GAMMA).extend(own[None], [1.0], OPTIONS.rules.log_threshold(GAMMA))
+    assert alone == []
+    # So the sample is cut where the traffic changed, not where the latest version came.
+    assert [cut.before for cut in found.new] == [change]
+
+
+def test_under_a_version_that_is_right_the_evidence_against_the_old_one_fades(site):
+    site.serve()
+    site.look()
+    site.publish(1, offset=0.0)
+    site.serve(rows=1000, wrong=0.2, version=np.full(1000, 1))
+    assert site.look() == []
+    assert evidence(site) > 3.0
+    site.publish(2, site.clock.now(), offset=-0.2)
+    for _ in range(4):
+        site.serve(wrong=0.2, version=np.full(2000, 2))
+        assert site.look() == []
+    assert evidence(site) < 1.0
 
 
 def test_no_episode_began_before_its_version_was_made_however_late_the_evaluator_looks(site):

@@ -24,7 +24,8 @@ def made(truth: str, *, truncated: bool, seed: int = 0) -> tuple[Rounds, Paramet
 
 @pytest.mark.parametrize("truncated", [False, True])
 @pytest.mark.parametrize(
-    ("truth", "form"), [("a temperature per position", "temperature"), ("affine", "affine")]
+    ("truth", "form"),
+    [("a temperature per position", "temperature"), ("one temperature", "temperature"), ("affine", "affine")],
 )
 def test_auto_takes_the_form_that_the_truth_has(truth: str, form: str, truncated: bool) -> None:
     rows, true = made(truth, truncated=truncated)

@@ -265,7 +265,7 @@ class Loop:
             temperatures=np.array(document.temperatures),
             offsets=np.array(document.offsets),
         )
-        self.watch = Watch.start(7, self.place.clock.now())
+        self.watch = self.watch.next_version(self.place.clock.now())
         for episode in self.open:
             close(self.place, episode)
         self.open = []

@@ -1,4 +1,4 @@
-"""Alarms of a segment from growing totals: evidence read once, a reference, a restart per version."""
+"""Alarms of a segment from growing totals: evidence read once, a reference, and what a version changes."""
 
 import json
 
@@ -7,6 +7,7 @@ import pytest
 
 from calibrator.core.drift import BELOW, DriftRules, DriftSums
 from calibrator.core.drift.segment_watch import SegmentWatch
+from calibrator.core.drift.watch import log_mean
 from serving_adapter.contract import Rounds, prefix_survival
 
 RULES = DriftRules()
@@ -81,6 +82,33 @@ def test_another_version_takes_a_new_reference_unless_acceptance_has_fallen():
     assert (again.acceptance.direction == BELOW).all()
     assert (again.reference == fallen.watch.reference).all()
     assert not again.read.values.any()
+
+
+def test_evidence_of_calibration_goes_on_under_another_version():
+    watched = Watched()
+    watched.take(4)
+    before = watched.take(1, wrong=0.25)
+    grown = log_mean(before.calibration.log_evidence)
+    assert 3.0 < grown.max() < THRESHOLD
+    after = before.restart(watched.at + 5.0)
+    assert (log_mean(after.calibration.log_evidence) == grown).all()
+    assert after.calibration_gap(1, BELOW) == before.calibration_gap(1, BELOW)
+    # Evidence remembers when it began; where there is none, nothing began before the version.
+    risen = before.calibration.log_evidence > 0.0
+    assert (after.calibration.since[risen] == before.calibration.since[risen]).all()
+    assert (after.calibration.since[~risen] == watched.at + 5.0).all()
+    # Nobody fitted the identity: what it got wrong says nothing of a change.
+    assert not before.restart(watched.at, calibrated=False).calibration.log_evidence.any()
+
+
+def test_another_version_ends_an_alarm_and_its_stream_begins_again():
+    watched = Watched()
+    watch = watched.take(4, wrong=0.8)
+    assert (watch.calibration.direction == BELOW).all()
+    again = watch.restart(watched.at)
+    assert not again.calibration.log_evidence.any()
+    assert not again.calibration.direction.any()
+    assert again.calibration_gap(1, BELOW) == (None, 0)
 
 
 def test_no_new_rows_change_nothing():

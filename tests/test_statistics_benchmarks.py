@@ -62,8 +62,8 @@ def test_the_closed_loop_settles_and_stays():
 
 
 def test_the_loop_follows_a_change_of_traffic():
-    options = LoopOptions(half_life=8000.0, soft=True, forget=True, hold=True)
-    first, second = recency.switching("typical", ["code", "chat"], options, 4, seed=0)
+    options = LoopOptions(half_life=8000.0, soft=True, forget=True)
+    first, second = recency.switching("typical", ["code", "chat"], options, 5, seed=0)
     assert first["at end"] < first["at switch"]
     assert second["at switch"] > 3 * second["targets"]["attainable"]
     assert second["at end"] <= second["targets"]["attainable"] + recency.SLACK

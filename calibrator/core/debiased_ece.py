@@ -155,7 +155,7 @@ def debiased_ece(
         bottom, top = np.minimum(bottom, low_far), np.maximum(top, high_far)
     high = max(float(np.interp(reading, np.maximum.accumulate(bottom), errors)), estimate)
     low = min(float(np.interp(reading, np.maximum.accumulate(top), errors)), estimate)
-    return DebiasedEce(estimate, low, high)
+    return DebiasedEce(min(estimate, 1.0), min(low, 1.0), min(high, 1.0))
 
 
 class _Path:

@@ -22,10 +22,10 @@ class GateRules:
     ``min_n_eff`` and ``max_noise_floor`` bind the ``ece`` objective, whose figure is biased upwards by
     noise; a likelihood comes with its own standard errors and needs ``min_n_eff_likelihood`` only.
 
-    The affine fit shares its slope and shrinks offsets towards each other, so a position with fewer rows
-    (``min_n_eff_borrowed``) may change with the others once one of them stands on its own rows: what it
-    lacks it borrows. Left behind at the identity while the positions before it move, it would carry the
-    error that they got rid of.
+    A fit by likelihood shrinks positions towards each other, offsets of the affine form (which shares its
+    slope besides) as well as temperatures. So a position with fewer rows (``min_n_eff_borrowed``) may change
+    with the others once one of them stands on its own rows: what it lacks it borrows. Left behind at the
+    identity while the positions before it move, it would carry the error that they got rid of.
     """
 
     min_n_eff: float = 1000.0
@@ -78,7 +78,7 @@ def gate_likelihood(
     statuses
         Of the fit, where it has any beyond the counts (``at_grid_edge``).
     shared
-        Whether the fit shares strength between positions (the affine form).
+        Whether the fit shares strength between positions, as either form does in a refresh.
     verified
         Labelled positions, shape ``[rows, gamma]``: behind one that is always rejected a position is never
         at risk, and yet not ``censored``, since its label is known to be 0.

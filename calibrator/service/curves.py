@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibrator.core.cost import CostCells, CurveFit, fit_curve
 from calibrator.store import deployments, step_sample
@@ -61,27 +63,28 @@ def live_curve(
     fit = fit_curve(CostCells.fold(steps.steps, epoch=0, weights=weights))
     if not fit.publishable:
         return LiveCurve(None, changed=False, requests=requests, reasons=tuple(fit.reasons), fit=fit)
-    gap = _uncovered(fit, requests, deployment.gamma)
+    sizes = [int(b) for b, status in zip(fit.sizes, fit.statuses, strict=True) if status == "measured"]
+    gap = measured_range(sizes, requests, deployment.gamma)
     if gap:
-        return LiveCurve(None, changed=False, requests=requests, reasons=(gap,), fit=fit)
+        told = f"{gap}: other sizes must be tried (profile)"
+        return LiveCurve(None, changed=False, requests=requests, reasons=(told,), fit=fit)
     curve = fit.to_contract()
     assert curve is not None
     return LiveCurve(curve, _differs(fit, in_force), requests, (), fit)
 
 
-def _uncovered(fit: CurveFit, requests: int, gamma: int) -> str:
-    """Why the curve may not decide at this load, or nothing.
+def measured_range(sizes: Sequence[int] | NDArray[np.int64], requests: int, gamma: int) -> str:
+    """What of this load the measured sizes (ascending) leave out, or nothing.
 
     A scheduler weighs everything from verifying nothing to verifying all. A curve that was measured only
     where the scheduler happens to stay reads as flat beyond its ends, and would hold it there.
     """
-    sizes = [int(b) for b, status in zip(fit.sizes, fit.statuses, strict=True) if status == "measured"]
     least, most = requests, requests * (1 + gamma)
     if sizes[0] <= COVERED * least and sizes[-1] * COVERED >= most:
         return ""
     return (
         f"measured from {sizes[0]} to {sizes[-1]} tokens, but {requests} requests may make a batch of "
-        f"{least} to {most}: other sizes must be tried (profile)"
+        f"{least} to {most}"
     )
 
 

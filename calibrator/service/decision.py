@@ -16,6 +16,7 @@ from calibrator.service.deployment_settings import DeploymentSettings
 from calibrator.service.documents import cost_in_force, served_set, set_in_force
 from calibrator.service.evidence import Worth, as_json, evidence_of, judge_worth
 from calibrator.service.exploration import explored_with, plan_exploration
+from calibrator.service.replay_curve import replay_curve
 from calibrator.service.segment_worth import segments_that_pay
 from calibrator.service.segments import SegmentSupport, decide_segments
 from calibrator.service.temperature_limits import temperature_limits
@@ -53,6 +54,7 @@ def decide(
     *,
     explore: float,
     share: float,
+    now: float,
 ) -> Decision:
     """Propose, judge, and say what is news.
 
@@ -70,11 +72,14 @@ def decide(
         Whether every replica applies sets per segment.
     explore, share
         What documents carry where the operator says nothing.
+    now
+        Seconds since 1970.
     """
     rounds, weights, previous = basis.rows.rounds, basis.weights, basis.previous
     in_force, served = set_in_force(previous, deployment), served_set(previous, deployment)
     proposal = propose(rounds, in_force, options, weights)
-    worth = judge_worth(proposal, in_force, live, rounds, weights)
+    replay = replay_curve(live, basis.history, deployment, now)
+    worth = judge_worth(proposal, in_force, replay, rounds, weights)
     record = scores.figures(rounds, weights, served, proposal, options.bins)
     cost = live.curve if live.curve is not None else cost_in_force(previous, deployment)
     exploration = plan_exploration(
@@ -94,7 +99,7 @@ def decide(
     chosen = proposal.parameters if calibrate else in_force
     limits, limited = temperature_limits(rounds, weights, options, chosen.form)
     segments = decide_segments(rounds, weights, chosen, proposal, served.entries, support, options)
-    segments = segments_that_pay(segments, chosen, served.entries, live, rounds, weights)
+    segments = segments_that_pay(segments, chosen, served.entries, replay, rounds, weights)
     explored = explored_share(rounds)
     news = (
         *(["curve: measured anew"] if live.changed else []),
@@ -106,7 +111,7 @@ def decide(
         rounds, basis.rows.arrival, weights, basis.history, deployment.fingerprint
     )
     evidence = {
-        **evidence_of(proposal, live, worth),
+        **evidence_of(proposal, live, replay, worth),
         "record": record.evidence(),
         "prequential": prequential,
         "temperature_limited": limits,
@@ -120,6 +125,7 @@ def decide(
             *_deciding_first(proposal, worth, news),
             *([explored.note] if explored.contradicted else []),
             *(f"curve: {reason}" for reason in live.reasons),
+            *([f"value: {replay.note}"] if replay.note else []),
             *(f"recency: {wait}" for wait in basis.forgetting.waits),
             *limited,
             *([] if segments.changed else segments.reasons),

@@ -61,8 +61,8 @@ class WatchState:
         before, at
             Times of the look before and of this one.
         made
-            When each version was made: nothing that happened under one began earlier, however long ago the
-            look before was.
+            When each version was made: what has no evidence yet began no earlier, however long ago the look
+            before was.
         """
         version, served = self._watched(evidence, options.switch_rows)
         begun = min(at, max(before, made.get(version, before)))

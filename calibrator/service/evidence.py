@@ -15,8 +15,8 @@ from calibrator.core.proposal import Proposal
 from calibrator.core.report import PositionReport
 from calibrator.core.value import value_report
 from calibrator.service.curves import LiveCurve
+from calibrator.service.replay_curve import ReplayCurve
 from serving_adapter.contract import Rounds
-from serving_adapter.step_cost import StepCost
 
 VALUE_RESAMPLES = 200
 
@@ -30,17 +30,20 @@ class Worth:
 
 
 def judge_worth(
-    proposal: Proposal, in_force: ParameterSet, live: LiveCurve, rounds: Rounds, weights: NDArray[np.float64]
+    proposal: Proposal,
+    in_force: ParameterSet,
+    replay: ReplayCurve,
+    rounds: Rounds,
+    weights: NDArray[np.float64],
 ) -> Worth:
     """Replay the logged rounds under both sets: one that would serve fewer tokens is not published."""
-    cost = StepCost.from_curve(live.curve)
-    if cost is None or not proposal.gates:
+    if replay.cost is None or not proposal.gates:
         return Worth()
     report = value_report(
         rounds,
-        cost,
+        replay.cost,
         {"in force": in_force, "candidate": proposal.parameters},
-        [live.requests],
+        [replay.requests],
         scheduler="asynchronous",
         weights=weights,
         resamples=VALUE_RESAMPLES,
@@ -52,7 +55,7 @@ def judge_worth(
     )
 
 
-def evidence_of(proposal: Proposal, live: LiveCurve, worth: Worth) -> dict[str, Any]:
+def evidence_of(proposal: Proposal, live: LiveCurve, replay: ReplayCurve, worth: Worth) -> dict[str, Any]:
     """What a refresh decided on, by name; :func:`as_json` makes it fit for the database."""
 
     def reports(items: tuple[PositionReport, ...]) -> list[dict[str, Any]]:
@@ -70,6 +73,7 @@ def evidence_of(proposal: Proposal, live: LiveCurve, worth: Worth) -> dict[str, 
         "after": reports(proposal.after),
         "judgement": dataclasses.asdict(proposal.judgement) if proposal.judgement else None,
         "value": list(worth.values),
+        "value_curve": replay.evidence,
         "curve": None
         if live.fit is None
         else {

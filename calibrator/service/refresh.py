@@ -222,6 +222,7 @@ class Refresher:
             SegmentSupport.of(self._parameter_store.reports(deployment.name)),
             explore=self._explore,
             share=self._share,
+            now=now,
         )
         outcome = RefreshOutcome(
             "unchanged", decision.reasons, proposal=decision.proposal, curve=live, refresh_id=refresh_id

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -30,12 +30,12 @@ _CALIBRATION, _ACCEPTANCE = slice(0, 2), slice(2, 4)  # columns of DriftSums: ro
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SegmentWatch:
-    """What was read of a segment under one version, and what its alarms made of it.
+    """What was read of a segment, and what its alarms made of it.
 
     Parameters
     ----------
     read
-        Totals as last read.
+        Totals of the version that is watched, as last read.
     calibration, acceptance
         One stream per position each.
     reference
@@ -76,12 +76,16 @@ class SegmentWatch:
         return resting
 
     def restart(self, at: float, *, calibrated: bool = True) -> SegmentWatch:
-        """Begin again for another version of the parameters.
+        """Go on with another version of the parameters.
 
-        Evidence of calibration is about a set, and a reference of acceptance is partly what the set
-        expected where nothing was verified: both are taken anew. Where acceptance has fallen, reference
-        and alarm are kept: what a drafter lost is not made good by a head that knows of it. Not so if the
-        version before was not ``calibrated`` and its predictions were most of the reference.
+        Evidence of calibration goes on (:meth:`Watch.next_version`): otherwise a refresh that publishes a
+        blend of old rows and new ones, before there is an alarm, would put the alarm off. Not so if the
+        version before was not ``calibrated``: what it got wrong says nothing of a change.
+
+        A reference of acceptance is partly what the set expected where nothing was verified: it is taken
+        anew. Where acceptance has fallen, reference and alarm are kept: what a drafter lost is not made good
+        by a head that knows of it. Not so if the version before was not ``calibrated`` and its predictions
+        were most of the reference.
         """
         fresh = SegmentWatch.start(self.read.gamma, at)
         kept = self.acceptance.direction == BELOW
@@ -95,7 +99,11 @@ class SegmentWatch:
         ):
             mine[kept] = theirs[kept]
         fresh.lately[1][:, kept] = self.lately[1][:, kept]
-        return fresh
+        if not calibrated:
+            return fresh
+        quiet = self.calibration.leader < 0
+        fresh.lately[0][:, quiet] = self.lately[0][:, quiet]
+        return replace(fresh, calibration=self.calibration.next_version(at))
 
     def look(
         self,

@@ -9,6 +9,9 @@ One look may cover one row or everything that came since the last look. Evidence
 in parallel is added before the look, which multiplies independent e-values; processes restarted apart and
 multiplied afterwards would not be valid, and averaged ones would see only their share of the rows.
 
+Bets are on the predictions that served the rows, so a process of calibration goes on over versions of the
+parameters (:meth:`Watch.next_version`).
+
 That the expected mean stays so small takes bets that are fair given what came before. Rows of one request
 share what no prediction knows, so their evidence is tempered (:mod:`calibrator.core.drift.dependence`).
 
@@ -162,19 +165,24 @@ class Watch:
     def next_version(self, at: float) -> Watch:
         """Go on under another set of parameters.
 
-        Every row is scored with the prediction that served it, so that what is served lies within the
-        tolerance is one hypothesis for all versions and evidence against it goes on: it falls back by
-        itself when the new set is right, and grows to the alarm when it is a blend of what was and what is.
-        Where an alarm stands the new set is what was done about it: the episode is over, no evidence yet.
+        Every row is scored with the prediction that served it, so "what is served is within the tolerance"
+        is one hypothesis for all versions: the evidence goes on. Under a set that is right it falls back to
+        none by itself; under a blend of what was and what is it grows to the alarm, dated right. Where an
+        alarm stands, the new set is what was done about it: the episode is over, and the stream begins again.
+
+        Parameters
+        ----------
+        at
+            When the set came. Processes without evidence stand at 1 then.
 
         >>> watch = Watch(np.full((2, PROCESSES), 3.0), np.full((2, PROCESSES), 5.0), np.array([-1, 0]))
         >>> after = watch.next_version(9.0)
         >>> after.log_evidence[:, 0].tolist(), after.since[:, 0].tolist(), after.leader.tolist()
         ([3.0, 0.0], [5.0, 9.0], [-1, -1])
         """
-        remedied = self.leader >= 0
         log_evidence, since = self.log_evidence.copy(), self.since.copy()
-        log_evidence[remedied], since[remedied] = 0.0, at
+        log_evidence[self.leader >= 0] = 0.0
+        since[log_evidence <= 0.0] = at
         return Watch(log_evidence, since, np.full_like(self.leader, -1))
 
     def _take_in(self, gains: Float, times: Float, threshold: float, events: list[AlarmEvent]) -> None:

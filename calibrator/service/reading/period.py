@@ -223,6 +223,7 @@ def _sample(
         return None
     return {
         "rows": found.rows,
+        "half_life_seconds": found.half_life_seconds,
         "versions": list(found.versions),
         "positions": {name: [_sampled(each) for each in of] for name, of in found.positions.items()},
     }

@@ -18,6 +18,7 @@ from calibrator.core.corp import CorpCurve, corp_curve
 from calibrator.core.labels import prefix_labels
 from calibrator.core.parameter_set import ParameterSet
 from calibrator.core.population import figure_weights
+from calibrator.core.propensity import kish
 from calibrator.core.record import RecordFigure, figures_of_record
 from calibrator.core.report import PositionReport, position_report
 from calibrator.core.smooth_ece import smooth_ece
@@ -32,6 +33,9 @@ BASES = ("raw", "in_force", "latest")
 MOST_ROWS = 20_000
 BAND_RESAMPLES = 100
 HISTOGRAM_BINS = 20
+HALVINGS = 12
+ENOUGH_OF_BEST = 0.5
+"""Share of the effective rows of the best half-life that a longer one must keep to be taken."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,9 +54,13 @@ class SampledPosition:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampledReliability:
-    """Rows used, how many versions served them, and every position under each of :data:`BASES`."""
+    """Rows used, how many versions served them, and every position under each of :data:`BASES`.
+
+    ``half_life_seconds`` is that of the weights by age, None where every row of the range counts alike.
+    """
 
     rows: int
+    half_life_seconds: float | None
     versions: tuple[int, ...]
     positions: Mapping[str, tuple[SampledPosition, ...]]
 
@@ -60,8 +68,10 @@ class SampledReliability:
 def sampled_reliability(
     connection: Connection, deployment: Deployment, start: float, end: float
 ) -> SampledReliability | None:
-    """Judge the sampled rows that arrived in ``[start, end)``, all alike however old; None without any."""
-    # Without a half-life every row stands for the traffic that it was drawn from.
+    """Judge the sampled rows that arrived in ``[start, end)``; None without any.
+
+    All count alike however old, unless hardly any of the old ones are left in the sample: then they fade.
+    """
     found = sample.load(
         connection,
         deployment.id,
@@ -73,10 +83,11 @@ def sampled_reliability(
     found = found.take((found.arrival >= start) & (found.arrival < end))
     if not len(found):
         return None
+    weights, half_life = _faded(found.weights, end - found.arrival)
     if len(found) > MOST_ROWS:
-        chosen = np.random.default_rng(0).choice(len(found), MOST_ROWS, replace=False)
-        found = found.take(np.sort(chosen))
-    rounds, weights = found.rounds, found.weights / found.weights.mean()
+        chosen = np.sort(np.random.default_rng(0).choice(len(found), MOST_ROWS, replace=False))
+        found, weights = found.take(chosen), weights[chosen]
+    rounds, weights = found.rounds, weights / weights.mean()
     versions = np.unique(rounds.version).tolist()
     documents = {v: parameters.get(connection, deployment.id, v) for v in versions if v}
     newest = parameters.in_force(connection, deployment.id)
@@ -87,11 +98,35 @@ def sampled_reliability(
     }
     return SampledReliability(
         rows=len(rounds),
+        half_life_seconds=half_life,
         versions=tuple(int(v) for v in versions),
         positions={
             name: _positions(predicted, rounds, weights, BAND_RESAMPLES if name == "in_force" else 0)
             for name, predicted in survival.items()
         },
+    )
+
+
+def _faded(weights: Float, age: Float) -> tuple[Float, float | None]:
+    """Weights with the longest half-life under which the sample still says something, and that half-life.
+
+    The sample forgets: a row from many half-lives ago is there by luck and stands for thousands, so that all
+    rows alike would be a figure of a handful of them. ``weights`` are one over the inclusion probability.
+
+    >>> weights, half_life = _faded(np.array([1.0, 1.0, 1.0, 1e6]), np.array([1.0, 2.0, 3.0, 600.0]))
+    >>> half_life, bool(weights[3] < 10)
+    (18.75, True)
+    >>> _faded(np.ones(2), np.array([1.0, 600.0]))[1] is None
+    True
+    """
+    half_life = float(age.max())
+    tried: list[tuple[Float, float | None]] = [(weights, None)]
+    for _ in range(HALVINGS):
+        tried.append((weights * np.exp2(-age / half_life), half_life) if half_life > 0 else tried[-1])
+        half_life /= 2.0
+    effective = [float(kish(each)) for each, _ in tried]
+    return next(
+        each for each, n in zip(tried, effective, strict=True) if n >= ENOUGH_OF_BEST * max(effective)
     )
 
 

@@ -106,4 +106,6 @@ class CalibrationValue(Shown):
     refresh: int | None
     at: Instant | None
     values: list[PolicyValue]
-    reasons: list[str] = Field(description="Why there are no values.")
+    reasons: list[str] = Field(
+        description="Why there are no values, or which curve but the live one they were replayed with."
+    )

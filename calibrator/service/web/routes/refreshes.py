@@ -6,13 +6,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path
 
+from calibrator.service.reading.value import read_value
 from calibrator.service.web.context import Context
 from calibrator.service.web.lookup import known_deployment
 from calibrator.service.web.models import operations as models
 from calibrator.service.web.models.base import DeploymentName
 from calibrator.service.web.pagination import Cursor, Limit, Page, cut, decode_cursor
 from calibrator.service.web.problems import NotFound, problem_responses
-from calibrator.store import fleet, refresh_history
+from calibrator.store import refresh_history
 from calibrator.store.refreshes import Refresh
 
 router = APIRouter()
@@ -77,15 +78,9 @@ def get_value(context: Context, deployment: DeploymentName) -> models.Calibratio
     """Give tokens per second of every policy, replayed on logged rounds by the newest refresh with rows."""
     with context.store.read() as connection:
         known = known_deployment(connection, deployment)
-        judged = fleet.latest_evidence(connection, "value", [known.id]).get(known.id)
-    if judged is None:
-        reasons = ["no refresh has had rows yet"]
-        return models.CalibrationValue(refresh=None, at=None, values=[], reasons=reasons)
-    values = [models.PolicyValue.model_validate(row) for row in judged.evidence or []]
-    reasons = [] if values else ["no throughput curve could be measured, so there is nothing to replay with"]
-    return models.CalibrationValue(
-        refresh=judged.refresh_id, at=judged.finished, values=values, reasons=reasons
-    )
+        found = read_value(connection, known.id)
+    values = [models.PolicyValue.model_validate(row) for row in found.rows]
+    return models.CalibrationValue(refresh=found.refresh, at=found.at, values=values, reasons=found.reasons)
 
 
 def _detail(row: Refresh) -> models.RefreshDetail:
