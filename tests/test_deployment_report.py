@@ -181,6 +181,10 @@ def test_the_command_writes_a_page_or_prints_the_numbers(place: Place, call, tmp
             ("--deployment", "chat", "--from", "2099-01-01T00:00:00Z"),
             "--from: got 2099-01-01T00:00:00Z, expected a time in the past",
         ),
+        (
+            ("--deployment", "chat", "--from", "2099-01-02T00:00:00Z", "--to", "2099-01-01T00:00:00Z"),
+            "--from: got 2099-01-02T00:00:00Z, expected a time before --to = 2099-01-01T00:00:00Z",
+        ),
         (("--deployment", "chat", "--from", "yesterday"), "--from: got 'yesterday', expected an RFC 3339"),
     ],
 )

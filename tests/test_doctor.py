@@ -38,7 +38,9 @@ def test_a_new_machine_needs_its_tables(doctor, tmp_path) -> None:
     code, findings = doctor()
     assert code == 11
     (database,) = of(findings, "database")
-    assert database["mend"] == "run: dspark-calibrator migrate"
+    assert database["detail"] == "no such file: dspark.db"
+    assert database["mend"].endswith("run: dspark-calibrator migrate")
+    assert not (tmp_path / "dspark.db").exists()
     store = Store(f"sqlite:///{tmp_path / 'dspark.db'}")
     store.migrate()
     store.close()

@@ -45,15 +45,14 @@ def steps(sizes: tuple[int, ...], requests: int) -> Steps:
 
 
 def test_value_outlives_a_live_curve_that_narrowed_and_says_what_it_rests_on(service) -> None:
-    service.ingest(recorded("typical").take(slice(0, 3000)), steps=steps(WIDE, 8))
+    service.ingest(recorded("typical").take(slice(0, 2000)), steps=steps(WIDE, 8))
     service.report("chat")
     assert service.context.refresher.refresh("chat").outcome == "published"
     assert service.get("/v1/deployments/chat/value").json()["reasons"] == []  # with the live one
     service.clock.advance(40 * 6 * 3600.0)  # the other sizes are forgotten
-    service.ingest(recorded("typical").take(slice(3000, 5000)), steps=steps(NARROW, 16))
+    service.ingest(recorded("typical").take(slice(2000, 3000)), steps=steps(NARROW, 16))
     service.report("chat")
     outcome = service.context.refresher.refresh("chat")
-    print(outcome.reasons)
     assert any(r.startswith("curve: measured from 24 to 40 tokens, but 16 ") for r in outcome.reasons)
     (note,) = [r for r in outcome.reasons if r.startswith("value: ")]
     assert note.startswith("value: replayed with the curve in force, published with version 1 10.0 days ago")
@@ -77,7 +76,7 @@ def test_value_outlives_a_live_curve_that_narrowed_and_says_what_it_rests_on(ser
 
 
 def test_without_any_curve_there_is_no_value_and_it_says_so(service) -> None:
-    service.ingest(recorded("typical").take(slice(0, 2000)))
+    service.ingest(recorded("typical").take(slice(0, 600)))
     service.report("chat")
     service.context.refresher.refresh("chat")
     found = service.get("/v1/deployments/chat/value").json()

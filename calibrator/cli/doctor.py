@@ -13,6 +13,7 @@ import typer
 
 from calibrator.cli import output
 from calibrator.cli.evaluate import AsJson
+from calibrator.cli.running import missing_file
 from calibrator.cli.services import pipeline_options
 from calibrator.store import SchemaError, Store, StoreError, boots, dead_letters, deployments
 from serving_adapter.ports import TransportError
@@ -121,6 +122,15 @@ def _database(settings: Settings) -> Iterator[Finding]:
     store: Store | None = None
     try:
         store = Store(settings.database_url)
+        missing = missing_file(store)
+        if missing is not None:
+            yield Finding(
+                "database",
+                "error",
+                f"no such file: {missing}",
+                f"check {PREFIX}DATABASE_URL; for a new one run: dspark-calibrator migrate",
+            )
+            return
         store.check_schema()
         yield Finding("database", "ok", f"{store.dialect}, revision {store.revision()}")
         yield from _lost_rows(store, settings.deployment)

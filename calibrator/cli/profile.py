@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,13 +11,14 @@ import typer
 
 from calibrator.cli import output
 from calibrator.cli.evaluate import AsJson
+from calibrator.cli.running import existing_store
 from calibrator.core.cost import CostCells, fit_curve
 from calibrator.formats.cost_files import encode_cost_curve
 from calibrator.formats.sglang_cost import encode_sglang_table
 from calibrator.formats.temperatures import FormatError
 from calibrator.formats.tensorrt_cost import encode_tensorrt_table
 from calibrator.formats.vllm_cost import VllmCurves
-from calibrator.store import Store, deployments, parameters
+from calibrator.store import deployments, parameters
 from serving_adapter.contract import CostCurve
 from serving_adapter.engines.replay.cost import Machine
 from serving_adapter.profiling import StepTimer, profile, unseen_sizes
@@ -149,7 +149,7 @@ def _timer(engine: str, largest: int) -> StepTimer:
 
 def _published(deployment: str) -> CostCurve | None:
     settings = load_settings()
-    with contextlib.closing(Store(settings.database_url)) as store, store.read() as connection:
+    with existing_store(settings) as store, store.read() as connection:
         known = deployments.get(connection, deployment)
         if known is None:
             raise output.UsageError(f"--deployment: got {deployment!r}, which the store does not know")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from typing import Annotated
 
 import typer
@@ -10,7 +11,7 @@ import typer
 from calibrator.cli import output
 from calibrator.cli.evaluate import AsJson
 from calibrator.cli.log_setup import configure_logging
-from calibrator.cli.running import opened_store
+from calibrator.cli.running import existing_store
 from calibrator.cli.service_parts import build_context, job_runner
 from calibrator.cli.services import DatabaseOption, DeploymentOption, RedisOption
 from calibrator.service.web.models.jobs import RunItem
@@ -34,7 +35,8 @@ def recalibrate(
     """Recalibrate a deployment once and say what came of it; exit code 1 when the run failed.
 
     The run is in the history of the service like any other, and never at the same time as another one of the
-    deployment. A service that runs on the same database may do it in our place.
+    deployment. A service that runs on the same database may do it in our place. The database must be there:
+    `collect`, `serve` or `migrate` makes it.
 
     Examples:
 
@@ -44,11 +46,16 @@ def recalibrate(
     """
     settings = load_settings({"deployment": deployment, "database_url": database_url, "redis_url": redis_url})
     configure_logging(settings)
+    # That the tables were looked at is no event of a run.
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     with (
-        opened_store(settings) as store,
+        existing_store(settings) as store,
         contextlib.closing(open_parameter_store(settings)) as parameter_store,
     ):
-        store.migrate()
+        if dry_run:
+            store.check_schema()
+        else:
+            store.migrate()
         asked = _request(store, settings.deployment, dry_run)
         run = job_runner(build_context(settings, store, parameter_store)).work_until_finished(asked)
     shown = RunItem.of(run, settings.deployment)

@@ -9,7 +9,7 @@ import typer
 
 from calibrator.cli import output
 from calibrator.cli.evaluate import AsJson
-from calibrator.cli.running import opened_store
+from calibrator.cli.running import existing_store
 from calibrator.cli.services import DatabaseOption, DeploymentOption
 from calibrator.report.deployment_page import headline, render_deployment_page
 from calibrator.service.reading.period import period_numbers
@@ -48,7 +48,7 @@ def report(
     settings = load_settings({"deployment": deployment, "database_url": database_url})
     now = SystemClock().now()
     first, last = _period(start, end, now)
-    with opened_store(settings) as store:
+    with existing_store(settings) as store:
         store.check_schema()
         known = _deployment(store, settings)
         with store.read() as connection:
@@ -69,12 +69,13 @@ def report(
 
 
 def _period(start: str | None, end: str | None, now: float) -> tuple[float, float]:
-    last = now if end is None else min(_time("--to", end), now)
+    until = now if end is None else _time("--to", end)
+    last = min(until, now)
     first = max(0.0, last - DEFAULT_SECONDS) if start is None else _time("--from", start)
+    if end is not None and first >= until:
+        raise output.UsageError(f"--from: got {start}, expected a time before --to = {end}")
     if first >= now:
         raise output.UsageError(f"--from: got {start}, expected a time in the past")
-    if first >= last:
-        raise output.UsageError(f"--from: got {start}, expected a time before --to = {end}")
     return first, last
 
 

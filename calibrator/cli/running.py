@@ -1,4 +1,4 @@
-"""What the long-running commands share: an end on signals, and patience with servers that are not up yet."""
+"""What commands share: their store, an end on signals, and patience with servers that are not up yet."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
-from calibrator.store import Store, StoreUnavailableError
+from calibrator.cli.output import UsageError
+from calibrator.store import Store, StoreError, StoreUnavailableError
 from serving_adapter.ports import TransportError
 from serving_adapter.settings import Settings
 
@@ -56,12 +58,46 @@ def wait_for(what: str, attempt: Callable[[], Result], stop: threading.Event) ->
 
 @contextlib.contextmanager
 def opened_store(settings: Settings, **options: Any) -> Iterator[Store]:
-    """Open the store of the settings, not migrated yet; ``options`` are those of :class:`Store`."""
-    store = Store(settings.database_url, **options)
+    """Open the store of the settings, not migrated yet; ``options`` are those of :class:`Store`.
+
+    Raises
+    ------
+    UsageError
+        The URL is none of a database that is supported.
+    """
+    try:
+        store = Store(settings.database_url, **options)
+    except StoreError as error:  # opening connects to nothing, so it is the URL
+        raise UsageError(str(error)) from error
     try:
         yield store
     finally:
         store.close()
+
+
+@contextlib.contextmanager
+def existing_store(settings: Settings) -> Iterator[Store]:
+    """Open a store that must be there already: SQLite would make a file of that name, and find nothing in it.
+
+    Raises
+    ------
+    UsageError
+        The URL is none of a database that is supported, or there is no such file.
+    """
+    with opened_store(settings) as store:
+        missing = missing_file(store)
+        if missing is not None:
+            raise UsageError(f"database: no such file: {missing} (--database-url or DSPARK_DATABASE_URL)")
+        yield store
+
+
+def missing_file(store: Store) -> Path | None:
+    """Return the file of a SQLite database that is not there; a server or a database in memory has none."""
+    url = store.engine.url
+    if store.dialect != "sqlite" or url.database in (None, "", ":memory:") or "uri" in url.query:
+        return None
+    path = Path(str(url.database))
+    return None if path.is_file() else path
 
 
 def migrated(store: Store, stop: threading.Event) -> bool:

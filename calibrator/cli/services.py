@@ -11,9 +11,9 @@ import typer
 from calibrator.cli import output
 from calibrator.cli.evaluate import AsJson
 from calibrator.cli.log_setup import configure_logging
-from calibrator.cli.running import migrated, opened_store, stop_on_signal, wait_for
+from calibrator.cli.running import existing_store, migrated, opened_store, stop_on_signal, wait_for
 from calibrator.core.candidate import ProposalOptions
-from calibrator.store import Store, retention
+from calibrator.store import retention
 from collectors.collector import Collector
 from collectors.options import PipelineOptions
 from collectors.pipeline import IngestPipeline
@@ -116,16 +116,13 @@ def migrate(
       dspark-calibrator migrate --downgrade base
     """
     settings = load_settings({"database_url": database_url})
-    store = Store(settings.database_url)
-    try:
+    with existing_store(settings) if downgrade else opened_store(settings) as store:
         before = store.revision()
         if downgrade:
             store.downgrade(revision)
         else:
             store.migrate(revision)
         after = store.revision()
-    finally:
-        store.close()
     if as_json:
         output.print_json({"before": before, "after": after})
     else:

@@ -8,13 +8,14 @@ import typer
 
 from calibrator.cli import output
 from calibrator.cli.evaluate import AsJson
+from calibrator.cli.running import existing_store, opened_store
 from calibrator.cli.services import DatabaseOption
 from calibrator.service.access import Role
 from calibrator.service.access.tokens import create as create_token
 from calibrator.service.web.times import format_time
-from calibrator.store import Store, tokens
+from calibrator.store import tokens
 from serving_adapter.clock import SystemClock
-from serving_adapter.settings import load_settings
+from serving_adapter.settings import Settings, load_settings
 
 DAY = 86_400.0
 
@@ -45,13 +46,10 @@ def create(
     if len(name) > 128 or not name.isprintable():
         raise output.UsageError(f"--name: got {name!r:.60}, expected at most 128 printable characters")
     now = SystemClock().now()
-    store = _store(database_url)
-    try:
-        text, made = create_token(
-            store, role, now, name=name, expires_at=None if expires_days is None else now + expires_days * DAY
-        )
-    finally:
-        store.close()
+    ends = None if expires_days is None else now + expires_days * DAY
+    with opened_store(_settings(database_url)) as store:
+        store.migrate()
+        text, made = create_token(store, role, now, name=name, expires_at=ends)
     if as_json:
         output.print_json({"id": made.id, "role": made.role, "name": made.name, "token": text})
         return
@@ -67,12 +65,10 @@ def list_tokens(database_url: DatabaseOption = None, as_json: AsJson = False) ->
 
       dspark-calibrator token list
     """
-    store = _store(database_url)
-    try:
+    with existing_store(_settings(database_url)) as store:
+        store.check_schema()
         with store.read() as connection:
             known = tokens.every(connection)
-    finally:
-        store.close()
     now = SystemClock().now()
     if as_json:
         output.print_json(
@@ -116,21 +112,17 @@ def revoke(
 
       dspark-calibrator token revoke 4f0c2a9be1d7
     """
-    store = _store(database_url)
-    try:
+    with existing_store(_settings(database_url)) as store:
+        store.check_schema()
         with store.write() as connection:
             revoked = tokens.revoke(connection, token_id, SystemClock().now())
-    finally:
-        store.close()
     if not revoked:
         raise output.UsageError(f"token revoke: got {token_id!r:.60}, expected the id of a token in use")
     output.print_note(f"token {token_id} is revoked")
 
 
-def _store(database_url: str | None) -> Store:
-    store = Store(load_settings({"database_url": database_url}).database_url)
-    store.migrate()
-    return store
+def _settings(database_url: str | None) -> Settings:
+    return load_settings({"database_url": database_url})
 
 
 def _time(seconds: float | None) -> str | None:

@@ -27,7 +27,7 @@ export function coveragePanels(name, view) {
   };
 
   const left = panel({
-    title: "Coverage by position", width: "w6", id: "coverage",
+    title: "Coverage by position, all segments", width: "w6", id: "coverage",
     note: ["Share of drafted tokens that were verified. ", term("coverage", "Why it falls")],
     load, draw: (body, { coverage: rows }) => {
       if (!body.firstChild) body.append(coverage.el);
@@ -45,7 +45,7 @@ export function coveragePanels(name, view) {
   });
 
   const right = panel({
-    title: "Exploration and its cost", width: "w6", id: "exploration",
+    title: "Exploration and its cost, all segments", width: "w6", id: "exploration",
     tools: key,
     load, draw: (body, { decisions, explore, settings }) => {
       if (!body.firstChild) body.append(latest, cost.el);

@@ -1,6 +1,6 @@
 // Drift episodes: what changed, since when, and what usually helps.
 
-import { h } from "../ui/dom.js";
+import { h, replace } from "../ui/dom.js";
 import { badge } from "../ui/badge.js";
 import { panel, segmented } from "../ui/panel.js";
 import { Table } from "../ui/table.js";
@@ -33,15 +33,30 @@ const COLUMNS = [
   { key: "remedy", label: "Remedy", about: TERMS.remedy[1], wrap: true, cell: (e) => e.remedy },
 ];
 
+/** Whether an episode is of the chosen segment and position; one that names none concerns them all. */
+export function concerns(e, { segment, position }) {
+  return (!segment || !e.segment || e.segment === segment) && (!position || !e.position || e.position === position);
+}
+
+/** What is listed and what is not, in words. */
+function scope({ segment, position, sampling }, hidden) {
+  const chosen = [segment && `segment ${segment}`, position && `position ${position}`].filter(Boolean).join(", ");
+  const listed = chosen ? `Of ${chosen}, and what concerns all segments or positions; ${hidden ? `${f.count(hidden)} of others not shown` : "there are no others"}.` : "Of all segments and positions.";
+  return sampling ? `${listed} Episodes are of all samplings.` : listed;
+}
+
 export function driftPanel(name, view) {
-  const table = new Table({ columns: COLUMNS, key: (e) => e.id, caption: "Drift episodes", sort: { key: "state", dir: "asc" }, empty: () => (view().drift === "open" ? "No open episode." : "No episode yet: no alarm was raised.") });
+  const listed = h("span", {});
+  const table = new Table({ columns: COLUMNS, key: (e) => e.id, caption: "Drift episodes", sort: { key: "state", dir: "asc" }, empty: () => (view().segment || view().position ? "No such episode." : view().drift === "open" ? "No open episode." : "No episode yet: no alarm was raised.") });
   const tools = segmented("Episodes", [["all", "All"], ["open", "Open"]], view().drift, (drift) => choose({ drift: drift === "all" ? null : drift }));
   const made = panel({
-    title: "Drift episodes", id: "drift", tools, flush: true, live: true,
+    title: "Drift episodes", id: "drift", tools, note: listed, flush: true, live: true,
     load: (signal) => list(`${deploymentPath(name)}/drift`, { state: view().drift }, 200, signal),
     draw: (body, items) => {
       if (!body.firstChild) body.append(table.el);
-      table.update(items);
+      const mine = items.filter((e) => concerns(e, view()));
+      replace(listed, scope(view(), items.length - mine.length));
+      table.update(mine);
     },
   });
   return { ...made, table };
