@@ -122,6 +122,21 @@ def test_the_gate_keeps_what_is_in_force_unless_it_is_beaten(call, tmp_path: Pat
     assert not again["publish"]
     assert again["temperatures"] == pytest.approx(first["temperatures"])
     assert "no gain" in again["reasons"][-1]
+    # What stays is the current set, and its error is told beside that of the raw head.
+    assert again["mean_ece_current"] == again["mean_ece_after"] < again["mean_ece_before"]
+    assert again["mean_ece_of_record_current"] == again["mean_ece_of_record_after"]
+    assert all(p["ece_current"] == p["ece_after"] for p in again["positions"])
+    assert "mean_ece_current" not in first
+
+
+def test_a_fit_to_a_handful_of_rounds_warns(call, tmp_path: Path) -> None:
+    with np.load(TYPICAL) as rows:
+        columns = {name: rows[name] for name in ("logits", "accepted", "request")}
+    for count, few in ((5, True), (299, True), (300, False)):
+        np.savez(tmp_path / "few.npz", **{name: values[:count] for name, values in columns.items()})
+        code, _, err = call("fit", tmp_path / "few.npz", "--out", tmp_path / "p.json")
+        assert code == 0
+        assert (f"FEW ROUNDS: these parameters rest on {count} rounds" in err) is few
 
 
 def test_an_affine_set_that_stays_is_fitted_anew_for_a_file_of_temperatures(call, tmp_path: Path) -> None:

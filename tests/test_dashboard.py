@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from calibrator.service.access import Role
 from calibrator.service.access.tokens import create
-from calibrator.store import deployments
+from calibrator.store import deployments, episodes
 from serving_adapter.parameter_stores.embedded import EmbeddedParameterStore
 from tests.dashboard_support import (
     CHROMIUM,
@@ -118,7 +118,7 @@ def test_every_tab_shows_its_parts(window: Watched) -> None:
 def test_what_is_chosen_is_in_the_address_and_comes_back_with_it(window: Watched) -> None:
     page = window.open("/deployments/chat")
     page.get_by_role("button", name="1 h", exact=True).click()
-    page.get_by_label("Segment").select_option("code")
+    page.get_by_label("Segment", exact=True).select_option("code")
     page.locator(".multiple").nth(2).click()
     page.get_by_role("button", name="Brier").click()
     window.settled()
@@ -126,9 +126,34 @@ def test_what_is_chosen_is_in_the_address_and_comes_back_with_it(window: Watched
         assert part in page.url
     page = window.open(page.url.removeprefix(window.base))
     expect(page.get_by_role("button", name="1 h", exact=True)).to_have_attribute("aria-pressed", "true")
-    expect(page.get_by_label("Segment")).to_have_value("code")
+    expect(page.get_by_label("Segment", exact=True)).to_have_value("code")
     expect(page.get_by_label("Position", exact=True)).to_have_value("3")
     expect(page.locator(".large-reliability")).to_contain_text("Position 3")
+
+
+def test_drift_is_of_the_segment_and_position_chosen_and_what_is_of_all_says_so(
+    window: Watched, served: Served
+) -> None:
+    with served.service.context.store.write() as connection:
+        known = deployments.get(connection, "chat")
+        assert known is not None
+        for segment, position in (("chat", 1), ("chat", 2), ("code", 1), (None, None)):
+            episode = episodes.Episode(
+                "calibration", segment, position, None, None, "above", 1000.0, 1010.0, 1020.0, 0.1,
+                f"seen in {segment} at {position}", "recalibrate", 1,
+            )  # fmt: skip
+            episodes.start(connection, known.id, episode)
+    page = window.open("/deployments/chat?segment=chat&position=1")
+    told = page.locator("#drift")
+    for shown in ("seen in chat at 1", "seen in None at None"):
+        expect(told).to_contain_text(shown)
+    for hidden in ("seen in chat at 2", "seen in code at 1"):
+        expect(told).not_to_contain_text(hidden)
+    expect(told).to_contain_text("Of segment chat, position 1, or of all; 2 of other segments or positions")
+    for title in ("Coverage by position, all segments", "Exploration and its cost, all segments"):
+        expect(page.get_by_role("heading", name=title)).to_be_visible()
+    page.get_by_label("Segment", exact=True).select_option("")
+    expect(told).to_contain_text("seen in code at 1")
 
 
 def test_a_number_that_is_not_there_is_a_dash_that_says_why(window: Watched) -> None:

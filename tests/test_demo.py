@@ -109,6 +109,8 @@ def test_with_serve_the_dashboard_opens_on_a_loop_that_goes_on(tmp_path: Path) -
         [*command, "--out", str(tmp_path)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as running:
         assert running.stderr is not None
+        store = next(found for line in running.stderr if (found := re.search(r"sqlite:///(\S+)", line)))
+        assert Path(store[1]).is_file()
         told = next(line for line in running.stderr if "dashboard: " in line)
         found = re.search(r"http://[^ ]+/", told)
         assert found
@@ -125,6 +127,7 @@ def test_with_serve_the_dashboard_opens_on_a_loop_that_goes_on(tmp_path: Path) -
         assert httpx.get(f"{address}v1/me").json()["role"] == "operator"
         running.send_signal(signal.SIGTERM)
         assert running.wait(timeout=120) == 0
+        assert "stopping" in running.stderr.read()
 
 
 def test_a_port_that_is_taken_is_told_before_the_run(tmp_path: Path) -> None:

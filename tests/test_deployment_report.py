@@ -7,8 +7,11 @@ import pytest
 
 from calibrator.cli import output
 from calibrator.cli.app import run
-from calibrator.report.answers import answers, refused_positions
+from calibrator.report.acceptance import told_acceptance
+from calibrator.report.answers import answers
 from calibrator.report.deployment_page import headline, render_deployment_page
+from calibrator.report.machine import machine_numbers
+from calibrator.report.outcomes import refused_positions, unpublished
 from calibrator.service.reading.period import period_numbers
 from calibrator.store import deployments, episodes
 from calibrator.store.episodes import Episode
@@ -97,9 +100,9 @@ def test_reasons_that_differ_in_their_numbers_only_are_counted_together(place: P
         place.refresher.refresh("chat")
         place.clock.advance(60.0)
     found = numbers(place, place.clock.now() - HOUR, place.clock.now())
-    (gain,) = [each for each in found["not_published"] if each["reason"].startswith("no gain")]
+    (gain,) = unpublished(found)
+    assert gain["reason"].startswith("no gain")
     assert (gain["outcome"], gain["count"]) == ("unchanged", 2)
-    assert not any(each["reason"].startswith("form ") for each in found["not_published"])
 
 
 def test_the_page_needs_nothing_from_anywhere_else(place: Place) -> None:
@@ -226,7 +229,7 @@ def valued(low: float, high: float) -> dict:
 
 EMPTY = {
     "from": 0.0, "to": 600.0, "versions": [], "prequential": [], "value": [], "episodes": [], "refreshes": [],
-    "not_published": [],
+    "exploration": [], "segments": {},
 }  # fmt: skip
 
 
@@ -274,7 +277,107 @@ def test_positions_that_kept_what_they_had_are_named_with_the_latest_reason() ->
     assert (first["position"], first["count"], first["reasons"]) == (6, 1, ["censored"])
     assert (second["count"], second["last"]) == (2, 2.0)
     assert second["reasons"] == ["n_eff 99, needs 300", "4 accepts"]
-    assert "6, 7" in asked_for(found, "Was anything published")[1]
+    _, text = asked_for(found, "Was anything published")
+    assert "Position 7 kept what it had, whatever else was published, at 2 of 2 refreshes, also at" in text
+    assert "Position 6 kept what it had, whatever else was published, at 1 of 2 refreshes, not at" in text
+
+
+def unchanged(at: float, *reasons: str) -> dict:
+    return {"outcome": "unchanged", "started": at, "reasons": list(reasons), "rows": 1000}
+
+
+def test_refreshes_are_counted_by_what_decided_and_not_by_lines() -> None:
+    kept = [f"position {k}: n_eff {10 * k}, needs 300" for k in (2, 3, 4)]
+    found = EMPTY | {
+        "refreshes": [
+            unchanged(1.0, *kept, "no gain on held-out rows: 0.01"),
+            unchanged(2.0, "no gain on held-out rows: 0.02", *kept),
+            unchanged(3.0, "form affine: better", *kept, "no position may change"),
+            {
+                "outcome": "published",
+                "started": 4.0,
+                "reasons": ["held-out rows: better", *kept],
+                "rows": 1000,
+            },
+            {"outcome": None, "started": 5.0, "reasons": [], "rows": None},
+        ],
+        "exploration": [{"at": 4.0, "explore": 0.02, "relative_speed": None}],
+    }
+    counted = [(each["reason"], each["count"]) for each in unpublished(found)]
+    assert counted == [("no gain on held-out rows: 0.02", 2), ("no position may change", 1)]
+    word, text = asked_for(found, "Was anything published")
+    assert word == "1 of 5 refreshes published"
+    assert text.startswith("Unchanged, 2 of 5 refreshes: no gain on held-out rows: 0.02.")
+    assert "Positions 2 to 4 kept what they had" in text
+    assert "effective rows for the fit 20 to 40, needs 300" in text
+    assert "At 2 % exploration a fit of them takes roughly 8 to 15 times the 1,000 rounds" in text
+
+
+@pytest.mark.parametrize(
+    ("measured", "word", "said"),
+    [
+        (9.0, "yes, for the error; exploring costs more speed than it brings", "Both together: -1.1 %"),
+        (5.0, "yes: error and speed", "another refresh measured it"),
+    ],
+)
+def test_the_price_of_exploring_is_part_of_what_it_is_worth(measured, word, said) -> None:
+    found = EMPTY | {
+        "prequential": [scored(-0.05, -0.03)],
+        "value": [valued(1.01, 1.03)],
+        "measured_at": {"value": measured},
+        "exploration": [{"at": 9.0, "explore": 0.02, "relative_speed": -0.03}],
+        "refreshes": [unchanged(5.0, "no gain"), unchanged(9.0, "no gain")],
+    }
+    told, text = asked_for(found, "Is recalibrating")
+    assert told == word
+    assert said in text
+    assert ("1 refresh before the latest" in text) == (measured == 5.0)
+
+
+def test_what_acceptance_did_is_said_also_without_an_alarm() -> None:
+    before, after = [[0.8, 0.6]] * 10, [[0.4, 0.1]] * 10
+    series = {"observed": before + after, "n_eff": [[300.0, 100.0]] * 20}
+    found = EMPTY | {
+        "series": {"in_force": series},
+        "totals": {"raw": [{"drafted": 9000}]},
+        "segments": {"a": {}, "b": {}, "c": {}},
+    }
+    word, text = asked_for(found, "What drifted")
+    assert word == "no alarm, but acceptance moved"
+    assert "position 1 went from 0.800 to 0.400, accepted draft tokens a round from 1.40 to 0.50" in text
+    assert "3,000 for each on average, fewer than a reference takes" in text
+    series["observed"] = before + before
+    assert told_acceptance(found) == []
+    series["observed"], series["n_eff"] = before + after, [[10.0, 3.0]] * 20
+    assert told_acceptance(found) == []
+
+
+@pytest.mark.parametrize(
+    ("limited", "low", "left", "word"),
+    [(True, -0.05, 0.09, "temperature-limited"), (False, -0.02, 0.09, "undecided"),
+     (False, None, 0.09, "undecided"), (False, 0.001, 0.09, "enough"), (False, -0.02, 0.0, "enough")],
+)  # fmt: skip
+def test_temperatures_are_enough_only_where_that_is_shown(place: Place, limited, low, left, word) -> None:
+    place.ingest(recorded("typical").take(slice(0, 600)))
+    found = numbers(place, place.clock.now() - 60.0, place.clock.now() + 60.0) | {"sample": None}
+    limit = {"position": 1, "temperature": left, "limited": limited, "difference_low": low}
+    page = render_deployment_page(found | {"temperature_limited": [limit]}, found["to"])
+    assert f"{left:.4f}<small" in page
+    assert re.findall(
+        r'<small class="(?:soft|before)">(temperature-limited|undecided|enough)</small></td></tr>', page
+    ) == [word]
+
+
+def test_times_for_machines_are_those_of_the_api(place: Place) -> None:
+    start, end = lived(place)
+    found = machine_numbers(numbers(place, start, end))
+    json.dumps(found, allow_nan=False)
+    times = [found["from"], found["to"], *found["series"]["at"], found["versions"][0]["at"]]
+    times += [each["started"] for each in found["refreshes"]] + [found["episodes"][0]["alarmed_at"]]
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", each) for each in times)
+    assert sum(each["count"] for each in found["not_published"]) == sum(
+        each["outcome"] != "published" for each in found["refreshes"]
+    )
 
 
 def test_the_page_answers_first_and_gives_every_position_an_interval_and_a_status(place: Place) -> None:

@@ -121,14 +121,70 @@ def test_the_figure_of_record_holds_the_truth_about_as_often_as_it_says():
     assert 0.85 <= np.mean(held) <= 1.0
 
 
-def test_without_exploration_there_is_no_figure_of_record():
+def test_without_exploration_only_what_was_never_trimmed_has_a_figure_of_record():
     full = recorded("typical").take(slice(0, 2000))
     rounds = truncate(full, np.full(2000, 2))
     figures = figures_of_record(raw(rounds), rounds)
-    assert {f.population for f in figures} == {"verified traffic only"}
-    assert all(f.ece is None and f.gap is None for f in figures)
-    assert figures[6].status == "censored"
+    assert [f.population for f in figures] == ["traffic"] * 2 + ["verified traffic only"] * 5
+    assert [f.ece is None for f in figures] == [f.gap is None for f in figures] == [False] * 2 + [True] * 5
+    assert [f.status for f in figures] == ["ok"] * 2 + ["censored"] * 5
     assert figures[6].corrected == 0.0
+
+
+def test_traffic_that_nobody_could_see_widens_the_interval_and_is_censored_where_it_is_much():
+    full = recorded("typical")
+    explored, resting = np.full(len(full), 0.05), np.arange(len(full)) % 20
+    for share, status in ((2, "censored"), (1, "ok"), (0, "ok")):
+        explore = np.where(resting < 2 * share, 0.0, explored)
+        seen = np.random.default_rng(0).random(len(full)) < explore
+        verified = np.where(seen, 7, 1)
+        rounds = Rounds.build(
+            full.logits,
+            np.minimum(full.accepted, verified),
+            verified=verified,
+            scheduled=np.ones(len(full)),
+            request=full.request,
+            explore=explore,
+            draft_stop=full.draft_stop,
+        )
+        third = figures_of_record(raw(full), rounds)[2]
+        unseen = 1.0 - third.corrected
+        assert unseen == pytest.approx(0.1 * share, abs=0.02)
+        assert third.status == (status if unseen <= 0.1 or status == "censored" else "censored")
+        assert third.gap_high - third.gap >= unseen
+        assert third.ece_high >= min(third.ece + unseen, 1.0)
+
+
+def test_no_interval_claims_more_error_than_labels_allow():
+    for seed in range(6):
+        random = np.random.default_rng(seed)
+        z = random.normal(2.0, 0.3, size=(2000, 1))
+        rounds = Rounds.build(z, random.random(2000) < 0.5)
+        (figure,) = figures_of_record(raw(rounds), rounds)
+        assert figure.ece_low < 0.377 < figure.ece_high < 0.95  # the truth is .377, the largest gap .95
+
+
+def test_positions_that_are_nearly_always_rejected_are_not_known_to_the_last_digit():
+    held = 0
+    for seed in range(40):
+        random = np.random.default_rng(seed)
+        rounds = Rounds.build(np.full((2000, 1), np.log(0.001 / 0.999)), random.random(2000) < 0.001)
+        (figure,) = figures_of_record(raw(rounds), rounds)
+        held += figure.gap_low <= 0.0 <= figure.gap_high
+    assert held >= 36
+
+
+def test_long_requests_among_short_ones_count_for_what_they_bear():
+    random = np.random.default_rng(0)
+    lengths = np.r_[[2000] * 3, [5] * 60]
+    rows = int(lengths.sum())
+    rounds = Rounds.build(
+        np.zeros((rows, 1)), random.random(rows) < 0.5, request=np.repeat(np.arange(63), lengths)
+    )
+    (figure,) = figures_of_record(raw(rounds), rounds)
+    assert figure.requests == 63
+    assert figure.status == "insufficient"
+    assert figure.gap_low is None
 
 
 def test_a_calibrated_head_reads_nothing_where_the_plain_ece_reads_its_noise_floor():

@@ -7,6 +7,7 @@ from pathlib import Path
 from calibrator.cli import output
 from calibrator.cli.demo_loop import EVALUATE_SECONDS
 from calibrator.cli.demo_run import NO_ALARM, DemoRun, EpisodeSeen, Phase
+from calibrator.report.acceptance import told_acceptance
 from calibrator.report.deployment_page import render_deployment_page
 from calibrator.report.page import Alarm, Refresh, Section, render_page
 from calibrator.report.plots import PositionReliability, png, reliability_figure
@@ -37,15 +38,18 @@ class DemoPage:
         page = render_page(
             title="DSpark Calibrator: the closed loop on recorded traffic",
             subtitle="Recorded rounds of a real model served as a live engine. Its scheduler decides what is "
-            "verified, so only what it let through has a label. Everything is judged on requests that were "
-            "never served.",
+            "verified, so only what it let through has a label. Everything here is judged on requests that "
+            "were never served and have every label, one stretch of traffic at a time. deployment.html tells "
+            "the same run from the labels that the engine let through, as an operator sees it: its noise "
+            "floors are higher, and so are its errors of the same version.",
             sections=sections,
             refreshes=refreshes,
             alarms=[_alarm(seen) for seen in run.episodes],
             about_alarms=(
                 f"A weaker drafter was put in place after {run.drift_at:,} rounds. Looked for drift every "
                 f"{EVALUATE_SECONDS:g} s of engine time (DSPARK_EVALUATE_SECONDS; 10 s by default). Once an "
-                "alarm has 1,000 rows behind it, it asks for a refit without the rows from before the drift."
+                "alarm has 1,000 rows behind it, it asks for a refit without the rows from before the drift. "
+                + " ".join(told_acceptance(run.period))
             ),
             no_alarms=NO_ALARM,
             ledger=run.ledger,

@@ -55,9 +55,14 @@ def serve_demo(loop: DemoLoop, listener: socket.socket) -> None:
     )
     role = Role.OPERATOR if on_loopback(listener) else Role.VIEWER
     app = create_app(context, AccessPolicy(placement.store, loop.clock, local_role=role))
+
+    def goodbye() -> None:
+        output.err.print("stopping", markup=False)
+        app.state.live.close()
+
     server = EndingServer(
         uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=GOODBYE_SECONDS),
-        app.state.live.close,
+        goodbye,
     )
     stop = threading.Event()
     loop.clock.catch_up(time.time())
@@ -66,6 +71,12 @@ def serve_demo(loop: DemoLoop, listener: socket.socket) -> None:
     engine = threading.Thread(target=keep_serving, args=(loop, stop), name="dspark-demo", daemon=True)
     engine.start()
     host, port = listener.getsockname()[:2]
+    output.err.print(
+        f"store, while this runs: {placement.settings.database_url}  "
+        f"(dspark-calibrator report --deployment {placement.settings.deployment} --database-url ...)",
+        markup=False,
+        soft_wrap=True,
+    )
     output.err.print(f"dashboard: http://{host}:{port}/  (Ctrl-C ends it)", markup=False, soft_wrap=True)
     try:
         with (

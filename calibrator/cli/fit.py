@@ -14,8 +14,8 @@ import typer
 
 from calibrator.cli import output, record_figures
 from calibrator.cli.evaluate import AsJson, Bins, EndOption, Records, end_of_sequence
+from calibrator.cli.fit_notes import CurrentError, few_rounds, nothing_learned
 from calibrator.core.candidate import ProposalOptions
-from calibrator.core.labels import EndOfSequence, at_risk, prefix_labels
 from calibrator.core.offline import OfflineFit, fit_offline
 from calibrator.core.parameter_set import ParameterSet
 from calibrator.core.proposal import Proposal, propose
@@ -99,6 +99,7 @@ def fit(
         end_of_sequence=rule,
     )
     proposal: Proposal | None = None
+    now: CurrentError | None = None
     statuses: Sequence[str]
     if gate:
         in_force = ParameterSet.identity(rounds.gamma) if current is None else read_parameters(current)
@@ -108,6 +109,8 @@ def fit(
                 f"{current}: temperatures: got {len(in_force.temperatures)} positions, "
                 f"expected gamma = {rounds.gamma} as in the records"
             )
+        if current is not None:
+            now = CurrentError.of(in_force.survival(rounds), rounds, bins, rule)
         proposal = propose(rounds, in_force, options)
         chosen = proposal.parameters if proposal.publish else in_force
         statuses = [g.status for g in proposal.gates] or ["insufficient"] * rounds.gamma
@@ -115,7 +118,8 @@ def fit(
         fitted: OfflineFit = fit_offline(rounds, options)
         chosen, statuses = fitted.parameters, fitted.statuses
         notes = (*read_notes, *fitted.notes)
-    notes = (*notes, *_nothing_learned(rounds, rule))
+    useless = nothing_learned(rounds, rule)
+    notes = (*notes, *(useless or (() if gate else few_rounds(rounds, rule))))
     raw, calibrated = ParameterSet.identity(rounds.gamma).survival(rounds), chosen.survival(rounds)
     before = position_report(raw, rounds, bins, rule)
     after = position_report(calibrated, rounds, bins, rule)
@@ -143,20 +147,7 @@ def fit(
         output.write_file(out, payload)
     for note in notes:
         output.print_note(note)
-    _print(rounds, chosen, before, after, record, statuses, proposal, notes, out, as_json)
-
-
-def _nothing_learned(rounds: Rounds, rule: EndOfSequence) -> Sequence[str]:
-    """Say loudly when the labels cannot teach anything."""
-    seen = at_risk(rounds, rule)
-    if not seen.any():
-        return ("NOTHING WAS LEARNED: no position has a usable label; the parameters are those of the start",)
-    outcomes = np.unique(prefix_labels(rounds)[seen])
-    if len(outcomes) == 1:
-        outcome = "accepted" if outcomes[0] else "rejected"
-        wanted = "a fit needs both outcomes, so positions keep the parameters of the start (the identity)"
-        return (f"NOTHING WAS LEARNED: every label says {outcome}; {wanted}",)
-    return ()
+    _print(rounds, chosen, before, after, record, now, statuses, proposal, notes, out, as_json)
 
 
 def _refitted(
@@ -174,6 +165,7 @@ def _print(
     before: Sequence[PositionReport],
     after: Sequence[PositionReport],
     record: Sequence[Sequence[RecordFigure]],
+    now: CurrentError | None,
     statuses: Sequence[str],
     proposal: Proposal | None,
     notes: Sequence[str],
@@ -186,6 +178,7 @@ def _print(
             "temperature": float(chosen.temperatures[k]),
             "offset": float(chosen.offsets[k]),
             "ece_before": b.ece,
+            **({} if now is None else {"ece_current": now.positions[k]}),
             "ece_after": a.ece,
             "noise_floor": a.noise_floor,
             "record_before": dataclasses.asdict(record[0][k]),
@@ -207,6 +200,7 @@ def _print(
         "mean_ece_of_record_before": record_figures.mean_of_record(record[0]),
         "mean_ece_of_record_after": record_figures.mean_of_record(record[1]),
         "population": before[0].population,
+        **({} if now is None else {"mean_ece_current": now.plain, "mean_ece_of_record_current": now.record}),
         "positions": positions,
         "notes": list(notes),
     }
@@ -220,13 +214,13 @@ def _print(
         return
     f = output.figure
     columns = (
-        "pos", "temperature", "offset", "plain ECE before", "after", "floor",
-        "n_eff", "coverage", "status",
+        "pos", "temperature", "offset", "plain ECE raw", *([] if now is None else ["current"]), "after",
+        "floor", "n_eff", "coverage", "status",
     )  # fmt: skip
     lines = [
         (
             str(p["position"]), f(p["temperature"]), f(p["offset"]),
-            f(p["ece_before"]), f(p["ece_after"]),
+            f(p["ece_before"]), *([] if now is None else [f(p["ece_current"])]), f(p["ece_after"]),
             f(p["noise_floor"]), f(p["n_eff"], 0), f(p["coverage"], 3), p["status"],
         )
         for p in positions
@@ -234,9 +228,11 @@ def _print(
     output.out.print(output.table(f"{len(rounds):,} rounds, form {chosen.form}", columns, lines))
     output.out.print(record_figures.record_table(after, record[1], record[0]))
     output.out.print(
-        f"mean ECE of record {f(result['mean_ece_of_record_before'])} -> "
-        f"{f(result['mean_ece_of_record_after'])}, plain {f(result['mean_ece_before'])} -> "
-        f"{f(result['mean_ece_after'])} on the fitted rows   "
+        f"mean ECE of record {f(result['mean_ece_of_record_before'])} raw, "
+        f"{'' if now is None else f'{f(now.record)} current set, '}"
+        f"{f(result['mean_ece_of_record_after'])} after; plain {f(result['mean_ece_before'])} raw, "
+        f"{'' if now is None else f'{f(now.plain)} current set, '}"
+        f"{f(result['mean_ece_after'])} after, on the fitted rows   "
         f"population: {result['population']}"
     )
     if proposal is not None:

@@ -137,42 +137,56 @@ def debiased_ece(
     errors = SCALES * max(reading, 1e-4)
     shapes = _shapes(x, g, variance, draws, seed + 1)
 
-    def read(gaps_of: _Path, factor: float = 1.0) -> Float:
-        return np.array([(share * np.abs(gaps_of(e) + factor * gap_noise)).sum(axis=1) for e in errors])
-
-    readings = read(_Path(shapes, np.zeros(len(g), dtype=np.bool_), s))
-    medians = np.maximum.accumulate(np.median(readings, axis=1))
-    # What the median's answer would be on average if the truth were each of the errors; read backwards.
-    average = np.maximum.accumulate(np.interp(readings, medians, errors).mean(axis=1))
-    estimate = float(np.interp(np.interp(reading, medians, errors), average, errors))
+    def read(path: _Path, factor: float = 1.0) -> tuple[Float, Float]:
+        """Readings, ``[scales, draws]``, and the true ECE that each scale comes to."""
+        true = [path(e) for e in errors]
+        found = [(share * np.abs(gaps + factor * gap_noise)).sum(axis=1) for gaps in true]
+        return np.array(found), np.maximum.accumulate([float((np.abs(gaps) @ s).mean()) for gaps in true])
 
     tail = 0.5 * (1.0 - confidence)
-    path = _Path(shapes, np.abs(g) > KNOWN * np.sqrt(variance), s)
-    bottom, top = np.quantile(read(path), (tail, 1.0 - tail), axis=1)
-    if widening > 1.0:
-        # More noise moves folded readings up as well as apart: each end takes the wider of the two.
-        low_far, high_far = np.quantile(read(path, widening), (tail, 1.0 - tail), axis=1)
-        bottom, top = np.minimum(bottom, low_far), np.maximum(top, high_far)
-    high = max(float(np.interp(reading, np.maximum.accumulate(bottom), errors)), estimate)
-    low = min(float(np.interp(reading, np.maximum.accumulate(top), errors)), estimate)
-    return DebiasedEce(min(estimate, 1.0), min(low, 1.0), min(high, 1.0))
+
+    def ends(path: _Path, readings: Float, truths: Float) -> tuple[float, float]:
+        bottom, top = np.quantile(readings, (tail, 1.0 - tail), axis=1)
+        if widening > 1.0:
+            # More noise moves folded readings up as well as apart: each end takes the wider of the two.
+            low_far, high_far = np.quantile(read(path, widening)[0], (tail, 1.0 - tail), axis=1)
+            bottom, top = np.minimum(bottom, low_far), np.maximum(top, high_far)
+        low = float(np.interp(reading, np.maximum.accumulate(top), truths))
+        return low, float(np.interp(reading, np.maximum.accumulate(bottom), truths))
+
+    scaled = _Path(shapes, x, np.zeros(len(g), dtype=np.bool_), s)
+    readings, truths = read(scaled)
+    medians = np.maximum.accumulate(np.median(readings, axis=1))
+    # What the median's answer would be on average if the truth were each of these; read backwards.
+    average = np.maximum.accumulate(np.interp(readings, medians, truths).mean(axis=1))
+    estimate = float(np.interp(np.interp(reading, medians, truths), average, truths))
+    low, high = ends(scaled, readings, truths)
+    known = np.abs(g) > KNOWN * np.sqrt(variance)
+    if known.any() and not known.all():
+        kept = _Path(shapes, x, known, s)
+        low_kept, high_kept = ends(kept, *read(kept))
+        low, high = min(low, low_kept), max(high, high_kept)
+    return DebiasedEce(estimate, min(low, estimate), max(high, estimate))
 
 
 class _Path:
-    """Gaps of every ECE there might be: known bins stay and the others grow, or shrink to nothing first."""
+    """Gaps of every ECE there might be: known bins stay and the others grow, or shrink to nothing first.
 
-    def __init__(self, shapes: Float, known: NDArray[np.bool_], shares: Float) -> None:
-        self.shapes, self.known = shapes, known
-        part = np.abs(shapes) * shares
+    No gap leaves what labels between 0 and 1 allow, so the largest scales come to less than they say.
+    """
+
+    def __init__(self, shapes: Float, predicted: Float, known: NDArray[np.bool_], shares: Float) -> None:
+        self.least, self.most = predicted - 1.0, predicted
+        self.shapes, self.known = np.clip(shapes, self.least, self.most), known
+        part = np.abs(self.shapes) * shares
         self.of_known, self.of_others = (part[:, mask].sum(axis=1) for mask in (known, ~known))
-        if not (self.of_others > 1e-9).any():
-            self.known = np.zeros_like(known)
-            self.of_known, self.of_others = np.zeros(len(shapes)), self.of_known
 
     def __call__(self, error: float) -> Float:
         shrunk = np.minimum(error / np.maximum(self.of_known, 1e-12), 1.0)
         grown = np.maximum(error - self.of_known, 0.0) / np.maximum(self.of_others, 1e-12)
-        return self.shapes * np.where(self.known, shrunk[:, None], grown[:, None])
+        gaps = self.shapes * np.where(self.known, shrunk[:, None], grown[:, None])
+        inside: Float = np.clip(gaps, self.least, self.most)
+        return inside
 
 
 def _noise(covariance: Float, exploration: ExplorationNoise | None, draws: int, seed: int) -> Float:
@@ -188,7 +202,7 @@ def _noise(covariance: Float, exploration: ExplorationNoise | None, draws: int, 
 
 
 def _shapes(x: Float, g: Float, v: Float, draws: int, seed: int) -> Float:
-    """What the gaps may look like, ``[draws, bins]``: a logistic curve, smooth deviations from it, and rough ones.
+    """What the gaps may look like, ``[draws, bins]``: a logistic curve, and smooth and rough deviations.
 
     The curve is that of an affine recalibration of the logit: what heads are wrong by. It carries what well
     measured bins tell over to those that only exploration sees. The spread of the deviations is the one that

@@ -23,6 +23,9 @@ Float = NDArray[np.float64]
 FEW_ROWS = 30.0
 """A bin of fewer effective rows is given the variance of one label more."""
 
+FEW_OUTCOMES = 3.0
+"""A bin with fewer of the rarer outcome is given the variance of two labels more of each."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ResidualTable:
@@ -74,7 +77,7 @@ class ResidualTable:
         """Mean prediction less mean label over the traffic: above 0 is overconfident."""
         return float((self.mass * self.gap).sum())
 
-    def debiased(self, confidence: float = 0.95, seed: int = 0, requests: int | None = None) -> DebiasedEce:
+    def debiased(self, confidence: float = 0.95, seed: int = 0, requests: float | None = None) -> DebiasedEce:
         """ECE with the noise taken out, and its interval: the figure of record.
 
         ``requests`` that bear labels widen the interval to that of Student's t; None: as if many.
@@ -200,7 +203,9 @@ def _table(
         ],
         axis=1,
     )
-    covariance = moved.T @ moved * (requests / max(requests - 1, 1))
+    bearing = size.sum(axis=1)
+    alike = float(bearing.sum() ** 2 / (bearing**2).sum())  # requests of unequal length bear less together
+    covariance = moved.T @ moved * (alike / max(alike - 1.0, 1.0))
     added = _ratio(_sums(index, weights**2 * spread, bins), weight**2)
     added *= _dispersion(weights * (difference - certain), float(added @ mass**2), owner, total)
     exploration = _exploration(index, weights, spread, imputed, inverse, added, bins)
@@ -209,6 +214,10 @@ def _table(
     rate = np.clip(mean(predicted - certain), 0.0, 1.0)
     smoothed = (rate * effective + 0.5) / (effective + 1.0)
     least = np.where(effective < FEW_ROWS, smoothed * (1.0 - smoothed) / (effective + 1.0), 0.0)
+    # Nor are hardly any of one outcome in many rows (A. Agresti, B. Coull, The American Statistician 1998).
+    hedged = (rate * effective + 2.0) / (effective + 4.0)
+    rare = np.minimum(rate, 1.0 - rate) * effective < FEW_OUTCOMES
+    least = np.maximum(least, np.where(rare, hedged * (1.0 - hedged) / (effective + 4.0), 0.0))
     variance = np.diagonal(covariance)[:bins] + added
     added += np.where(weight > 0, np.maximum(least - variance, 0.0), 0.0)
     covariance[np.arange(bins), np.arange(bins)] += added

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrator.core.clusters import MIN_REQUESTS, labelled_requests, t_quantile
+from calibrator.core.clusters import MIN_REQUESTS, effective_requests, labelled_requests, t_quantile
 from calibrator.core.doubly_robust import ResidualTable, doubly_robust
 from calibrator.core.explored_share import explored_share
 from calibrator.core.labels import EndOfSequence, drafted, included, positions
@@ -27,6 +27,10 @@ fewer, the ECE is off by more than its noise lets show (docs/statistics.md)."""
 
 MAX_TRIMMED = 0.1
 """Share of the traffic trimmed from which a figure rests on exploration."""
+
+MAX_MODELLED = 0.1
+"""Largest share of the traffic whose labels had no chance to be seen; above it a position is ``censored``.
+Exploration rests while an engine is saturated, and traffic may well be another one then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +132,7 @@ def figures_of_record(
     seen = included(rounds, end_of_sequence).sum(axis=0)
     inside = drafted(rounds, end_of_sequence).sum(axis=0)
     requests = labelled_requests(rounds.request, weights > 0)
+    alike = effective_requests(rounds.request, weights)
     behind = drafted(rounds, end_of_sequence) & (positions(rounds) > rounds.scheduled[:, None])
     trimmed = (behind * rows[:, None]).sum(axis=0)
     traffic = (drafted(rounds, end_of_sequence) * rows[:, None]).sum(axis=0)
@@ -136,17 +141,19 @@ def figures_of_record(
     figures = []
     for k, table in enumerate(tables):
         n_eff = float(kish(weights[:, k]))
+        whole = table.corrected >= 1.0 - 1e-12  # nothing of this position was out of reach
         rests = bool(trimmed[k] > MAX_TRIMMED * traffic[k])
-        lacking = n_eff < MIN_LABELS or requests[k] < MIN_REQUESTS
+        lacking = n_eff < MIN_LABELS or alike[k] < MIN_REQUESTS
         lacking |= rests and bool(explored[k] < MIN_EXPLORED)
         status: Status = "ok"
         if not seen[k]:
             status = "censored" if inside[k] else "insufficient"
-        elif population != "traffic" and table.corrected < 1.0 - 1e-12:
+        elif not whole and (population != "traffic" or table.corrected < 1.0 - MAX_MODELLED):
             status = "censored"
         elif lacking or (contradicted and trimmed[k] > 0):
             status = "insufficient"
-        defined = population == "traffic" and bool(table.mass.any()) and bool(seen[k])
+        defined = (whole or population == "traffic") and bool(table.mass.any()) and bool(seen[k])
+        defined &= not (contradicted and trimmed[k] > 0)
         figures.append(
             _figure(
                 k + 1,
@@ -154,10 +161,11 @@ def figures_of_record(
                 n_eff,
                 float(lost[k]),
                 status,
-                population,
+                "traffic" if whole else population,
                 confidence,
                 table,
                 int(requests[k]),
+                float(alike[k]),
                 float(explored[k]),
                 rests,
             )
@@ -175,6 +183,7 @@ def _figure(
     confidence: float,
     source: ResidualTable,
     requests: int,
+    alike: float,
     explored: float,
     rests: bool,
 ) -> RecordFigure:
@@ -199,14 +208,15 @@ def _figure(
             explored=explored,
             rests_on_exploration=rests,
         )
-    sure = requests >= MIN_REQUESTS
-    ece = table.debiased(confidence, seed=position, requests=requests if sure else None)
-    half = t_quantile(confidence, requests) * table.mean_gap_standard_error if sure else 0.0
+    sure = alike >= MIN_REQUESTS
+    beyond = 1.0 - source.corrected  # of these labels nothing is known but that they lie between 0 and 1
+    ece = table.debiased(confidence, seed=position, requests=alike if sure else None)
+    half = t_quantile(confidence, alike) * table.mean_gap_standard_error + beyond if sure else 0.0
     return RecordFigure(
         position=position,
         ece=ece.estimate,
-        ece_low=ece.low if sure else None,
-        ece_high=ece.high if sure else None,
+        ece_low=None if ece.low is None or not sure else max(ece.low - beyond, 0.0),
+        ece_high=None if ece.high is None or not sure else min(ece.high + beyond, 1.0),
         plain_ece=table.ece,
         noise_floor=table.noise_floor,
         gap=table.mean_gap,

@@ -17,7 +17,7 @@ REFERENCE_ROWS = 4_000
 
 
 def ends(numbers: Numbers) -> tuple[list[float], list[float], list[bool]] | None:
-    """Observed survival at the first and last points of the period, and which positions moved: ``[gamma]`` each.
+    """Observed survival at the first and last points of the period, and who moved: ``[gamma]`` each.
 
     Points count by their effective labels. None where they do not tell survival, or hold too few labels.
     """
@@ -69,15 +69,12 @@ def _why_no_alarm(numbers: Numbers) -> str:
     versions = sum(each["at"] >= numbers["from"] for each in numbers["versions"])
     segments = max(1, len(numbers["segments"]))
     each = rounds / (segments * (versions + 1))
+    many = f"{versions} new version{'s' * (versions != 1)} and {segments} segment{'s' * (segments != 1)}"
     text = (
-        "No alarm of acceptance: it compares each segment and position with its first rounds under one version "
-        f"({REFERENCE_ROWS:,} by default), and a new version takes a new reference unless the alarm was there "
-        f"before it. {rounds:,} rounds with {versions} new version{'s' * (versions != 1)} and {segments} "
-        f"segment{'s' * (segments != 1)} make {each:,.0f} for each on average"
+        "No alarm of acceptance: it compares each segment and position with its first rounds under one "
+        f"version ({REFERENCE_ROWS:,} by default). A new version takes a new reference, unless the alarm was there "
+        f"before. {rounds:,} rounds with {many} are {each:,.0f} for each on average"
     )
     if each < REFERENCE_ROWS:
-        return (
-            text
-            + ": too few for a reference before the change. With fewer versions or more traffic it alarms."
-        )
-    return text + "; what changes slowly, or before a reference is complete, becomes part of it."
+        return f"{text}, fewer than a reference takes: acceptance was watched too little to alarm."
+    return f"{text}. What changes slowly, or before a reference is complete, becomes part of it."

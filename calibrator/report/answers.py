@@ -51,11 +51,11 @@ def _unpublished(numbers: Numbers) -> Answer:
     if more:
         lines.append(f"{more} more of {len(tried)} for other reasons, below.")
     for group in kept_groups(numbers):
+        who, rest = named_positions(group["positions"]).capitalize(), advice(numbers, group)
+        had = "it had" if len(group["positions"]) == 1 else "they had"
         when = "also at the latest" if group["latest"] else "not at the latest"
-        one = len(group["positions"]) == 1
         lines.append(
-            f"{named_positions(group['positions']).capitalize()} kept what {'it' if one else 'they'} had, whatever "
-            f"else was published, at {group['count']} of {len(tried)} refreshes, {when}: {group['reason']}. "
-            f"{advice(numbers, group)}".strip()
+            f"{who} kept what {had}, whatever else was published, at {group['count']} of {len(tried)} "
+            f"refreshes, {when}: {group['reason']}.{' ' if rest else ''}{rest}"
         )
     return Answer(question, word, lines or ["Every refresh published something."])

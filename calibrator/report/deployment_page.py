@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, PackageLoader, select_autoescape
 
-from calibrator.report.answers import POLICIES, answers, moments_of, place, refused_positions
+from calibrator.report.answers import answers
 from calibrator.report.curves import reliability_chart
+from calibrator.report.outcomes import advice, kept_groups, named_positions, unpublished
+from calibrator.report.page import compared
 from calibrator.report.timeline import (
     coverage_chart,
     error_chart,
@@ -19,8 +21,12 @@ from calibrator.report.timeline import (
     position_chart,
     svg,
 )
+from calibrator.report.words import POLICIES, measured, moments_of, place
+from calibrator.report.worth import net_speed
 
 Numbers = Mapping[str, Any]
+
+_MEASURED = ("prequential", "temperature_limited", "segments", "value")
 
 SHOWN_SEGMENTS = 20
 SHOWN_REFRESHES = 200
@@ -52,10 +58,12 @@ def render_deployment_page(numbers: Numbers, made_at: float) -> str:
         headline=headline(numbers),
         answers=answers(numbers),
         policies=POLICIES,
-        refused=refused_positions(numbers),
+        unpublished=unpublished(numbers),
+        kept=[{**each, "advice": advice(numbers, each)} for each in kept_groups(numbers)],
+        measured={name: measured(numbers, name) for name in _MEASURED},
         charts=_charts(numbers),
         has_rows=has_rows(numbers),
-        limits={each["position"]: each for each in numbers.get("temperature_limited") or []},
+        limits=_limits(numbers),
         shown_segments=_segments(numbers)[:SHOWN_SEGMENTS],
         more_segments=max(0, len(_segments(numbers)) - SHOWN_SEGMENTS),
         shown_refreshes=list(reversed(numbers["refreshes"]))[:SHOWN_REFRESHES],
@@ -67,6 +75,26 @@ def _segments(numbers: Numbers) -> list[tuple[str, Any]]:
     named = [*numbers["segments"].items()]
     named += [(f"sampling {name}", each) for name, each in numbers["samplings"].items()]
     return sorted(named, key=lambda item: -(item[1].get("rows") or 0))
+
+
+def _limits(numbers: Numbers) -> dict[int, dict[str, Any]]:
+    """What the best temperatures leave, by position, with a word on whether offsets are needed.
+
+    ``undecided`` where the interval allows both; ``enough`` where by its interval the affine form is not
+    better, or where what temperatures leave is within the noise floor.
+    """
+    floors = {row["position"]: row["noise_floor"] for row in numbers["totals"]["in_force"]}
+    found = {}
+    for each in numbers.get("temperature_limited") or []:
+        left, floor, low = each["temperature"], floors.get(each["position"]), each["difference_low"]
+        within = left is not None and floor is not None and left <= floor
+        word = (
+            "temperature-limited" if each["limited"]
+            else "enough" if within or (low is not None and low >= 0.0)
+            else "undecided"
+        )  # fmt: skip
+        found[each["position"]] = {**each, "word": word}
+    return found
 
 
 def has_rows(numbers: Numbers) -> bool:
@@ -85,6 +113,7 @@ def headline(numbers: Numbers) -> dict[str, Any]:
         "ece_raw": mean_of(raw, "ece"),
         "ece_in_force": mean_of(in_force, "ece"),
         "noise_floor": mean_of(in_force, "noise_floor"),
+        "noise_floor_raw": mean_of(raw, "noise_floor"),
         "published": len(inside),
         "refreshes": len(numbers["refreshes"]),
         "version": numbers["versions"][-1]["version"] if numbers["versions"] else None,
@@ -96,6 +125,8 @@ def headline(numbers: Numbers) -> dict[str, Any]:
         "judged": _judged(in_force),
         "worth": value["against_identity"] if value else None,
         "worth_requests": value["concurrency"] if value else None,
+        "net": net_speed(numbers),
+        "better": compared(mean_of(raw, "ece"), mean_of(in_force, "ece"), mean_of(in_force, "noise_floor")),
     }
 
 
@@ -105,7 +136,30 @@ def _judged(rows: Sequence[Numbers]) -> str:
     if not known:
         return "no labels"
     good = sum(row["status"] == "ok" for row in rows)
-    return f"{good} of {len(rows)} positions ok, n_eff {max(known):,.0f} to {min(known):,.0f}"
+    return (
+        f"enough labels in the windows at {good} of {len(rows)} positions: "
+        f"effective {max(known):,.0f} to {min(known):,.0f}"
+    )
+
+
+def _apart(row: Numbers, other: Numbers) -> str:
+    """Class of an ECE whose interval does not meet the other's, none where they meet."""
+    if None in (row["ece_low"], row["ece_high"], other["ece_low"], other["ece_high"]):
+        return ""
+    return (
+        "after"
+        if row["ece_high"] < other["ece_low"]
+        else "before"
+        if row["ece_low"] > other["ece_high"]
+        else ""
+    )
+
+
+def _change(low: float | None, high: float | None) -> str:
+    """Class of a difference of errors whose interval excludes 0."""
+    if low is None or high is None:
+        return ""
+    return "after" if high < 0.0 else "before" if low > 0.0 else ""
 
 
 def mean_of(rows: Sequence[Numbers], name: str) -> float | None:
@@ -186,6 +240,10 @@ _environment.filters.update(
     signed=_signed,
     duration=_duration,
     direction=_direction,
+    apart=_apart,
+    change=_change,
+    compared=compared,
+    positions=named_positions,
     place=place,
     image=_image,
 )

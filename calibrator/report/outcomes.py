@@ -62,7 +62,7 @@ def refused_positions(numbers: Numbers) -> list[dict[str, Any]]:
 
 
 def kept_groups(numbers: Numbers) -> list[dict[str, Any]]:
-    """Refused positions with one history: as often, last at the same refresh, for the same kinds of reasons."""
+    """Refused positions of one history: as often, last at the same refresh, the same kinds of reasons."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for each in refused_positions(numbers):
         kinds = tuple(_NUMBER.sub("#", reason) for reason in each["reasons"])
@@ -93,8 +93,8 @@ def advice(numbers: Numbers, group: dict[str, Any]) -> str:
     explored = numbers["exploration"][-1]["explore"] if numbers.get("exploration") else None
     at = "" if explored is None else f"At {100 * explored:g} % exploration "
     text = (
-        f"{at}a fit of them takes roughly {times} times the {group['rows']:,} rounds that the refresh had, as far "
-        "as the half-life keeps them; raise `explore` in the settings of the deployment to get there sooner."
+        f"{at}a fit of them takes roughly {times} times the {group['rows']:,} rounds that the refresh had, "
+        "as far as the half-life keeps them; raise `explore` in the settings to get there sooner."
     )
     return text[0].upper() + text[1:]
 

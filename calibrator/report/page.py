@@ -69,6 +69,17 @@ class Alarm:
     remedy: str
 
 
+def compared(before: float | None, after: float | None, noise: float | None) -> str:
+    """Class of a figure that differs from the one before it by more than the noise, none where it does not.
+
+    >>> compared(0.08, 0.02, 0.01), compared(0.02, 0.08, 0.01), compared(0.08, 0.075, 0.01)
+    ('after', 'before', '')
+    """
+    if before is None or after is None or noise is None or abs(after - before) <= noise:
+        return ""
+    return "after" if after < before else "before"
+
+
 _environment = Environment(
     loader=PackageLoader("calibrator.report"),
     autoescape=select_autoescape(),
@@ -82,6 +93,7 @@ def _figure(value: float | None, digits: int = 4) -> str:
 
 
 _environment.filters["figure"] = _figure
+_environment.globals["compared"] = compared
 _environment.filters["data_uri"] = lambda png: "data:image/png;base64," + base64.b64encode(png).decode()
 
 

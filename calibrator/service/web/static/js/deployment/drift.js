@@ -41,8 +41,9 @@ export function concerns(e, { segment, position }) {
 /** What is listed and what is not, in words. */
 function scope({ segment, position, sampling }, hidden) {
   const chosen = [segment && `segment ${segment}`, position && `position ${position}`].filter(Boolean).join(", ");
-  const listed = chosen ? `Of ${chosen}, and what concerns all segments or positions; ${hidden ? `${f.count(hidden)} of others not shown` : "there are no others"}.` : "Of all segments and positions.";
-  return sampling ? `${listed} Episodes are of all samplings.` : listed;
+  const left = hidden ? `; ${f.count(hidden)} of other segments or positions not shown` : "";
+  const listed = chosen ? `Of ${chosen}, or of all${left}.` : "Of all segments and positions.";
+  return sampling ? `${listed} No episode is of one sampling alone.` : listed;
 }
 
 export function driftPanel(name, view) {

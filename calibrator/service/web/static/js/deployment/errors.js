@@ -7,6 +7,7 @@ import { Chart, axis, legend, timeAxis, tooltip, valueAxis } from "../charts/ech
 import * as f from "../format.js";
 import { choose } from "../router.js";
 import { rampColor } from "../theme.js";
+import { concerns } from "./drift.js";
 import { wasInForce } from "./versions.js";
 
 const MEASURES = [["ece", "ECE", "expected calibration error"], ["gap", "Gap", "predicted minus observed"], ["brier", "Brier", "mean squared error of the prediction"], ["log_loss", "Log loss", "negative log-likelihood"]];
@@ -36,7 +37,8 @@ export function errorsPanel(name, view) {
         list(`${deploymentPath(name)}/drift`, { state: "all" }, 200, signal).catch(() => []),
         list(`${deploymentPath(name)}/versions`, {}, 200, signal).catch(() => []),
       ]);
-      return { now, raw, drift, versions: versions.filter(wasInForce).map(({ version, created_at }) => ({ version, created_at })) };
+      const { segment } = view();
+      return { now, raw, drift: drift.filter((e) => concerns(e, { segment })), versions: versions.filter(wasInForce).map(({ version, created_at }) => ({ version, created_at })) };
     },
     draw: (body, next) => {
       data = next;
