@@ -7,6 +7,7 @@ import pytest
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss
 
+from calibrator.core.drift import tempering
 from calibrator.core.labels import prefix_labels
 from calibrator.core.report import report_from_windows
 from calibrator.core.survival import survival
@@ -118,6 +119,23 @@ def test_intervals_of_calibrated_predictions_hold_zero_and_those_of_wrong_ones_d
     assert held >= 36
     wrong = figures_of(*dataclasses.astuple(fold(rounds, survival(rounds.logits, [4.0], [0.0]))))
     assert 0 < wrong.ece_low[0] < wrong.ece[0] < wrong.ece_high[0]
+
+
+def test_intervals_allow_for_the_luck_that_rounds_of_a_request_share():
+    held = {"alone": 0, "told": 0}
+    request = np.repeat(np.arange(100), 40)
+    for seed in range(40):
+        random = np.random.default_rng(seed)
+        luck = random.uniform(-0.3, 0.3, 100)[request]
+        logits = np.zeros((len(request), 1))
+        rounds = Rounds.build(logits, random.random(len(request)) < 0.5 + luck, request=request)
+        predicted = survival(rounds.logits, [1.0], [0.0])
+        sums = dataclasses.astuple(fold(rounds, predicted))
+        told = tempering(prefix_labels(rounds) - predicted, np.ones((len(request), 1), bool), request)
+        for name, figures in (("alone", figures_of(*sums)), ("told", figures_of(*sums, told))):
+            held[name] += bool(figures.gap_low[0] < 0 < figures.gap_high[0])
+    assert held["alone"] <= 28
+    assert held["told"] >= 37
 
 
 def test_where_nothing_was_explored_the_interval_holds_what_the_missing_labels_allow():

@@ -72,8 +72,8 @@ def _why_no_alarm(numbers: Numbers) -> str:
     many = f"{versions} new version{'s' * (versions != 1)} and {segments} segment{'s' * (segments != 1)}"
     text = (
         "No alarm of acceptance: it compares each segment and position with its first rounds under one "
-        f"version ({REFERENCE_ROWS:,} by default). A new version takes a new reference, unless the alarm was there "
-        f"before. {rounds:,} rounds with {many} are {each:,.0f} for each on average"
+        f"version ({REFERENCE_ROWS:,} by default). A new version takes a new reference, unless the alarm was "
+        f"there before. {rounds:,} rounds with {many} are {each:,.0f} for each on average"
     )
     if each < REFERENCE_ROWS:
         return f"{text}, fewer than a reference takes: acceptance was watched too little to alarm."

@@ -8,6 +8,7 @@ from typing import Literal
 
 from sqlalchemy import Connection
 
+from calibrator.service.reading.dependence import bearing
 from calibrator.service.reading.figures import Figures, figures_of
 from calibrator.service.reading.ranges import Steps
 from calibrator.store.deployments import Deployment
@@ -60,6 +61,7 @@ def calibration_series(
         sampling=sampling,
     )
     # The population is judged over all positions, so figures come first and the choice afterwards.
-    figures = figures_of(found.scalars, found.bins)
+    alone = bearing(connection, deployment.id, deployment.gamma, segment)
+    figures = figures_of(found.scalars, found.bins, alone)
     shown = tuple(range(1, deployment.gamma + 1)) if positions is None else tuple(dict.fromkeys(positions))
     return CalibrationSeries(steps, shown, figures)

@@ -1,8 +1,8 @@
 """Calibration figures of many windows at once: the formulas of the core, over whole arrays.
 
 ``calibrator.core.report.report_from_windows`` says what each figure is; a test holds both to the same ones.
-Here they come with intervals. Window sums do not say which rows belong to one request, so intervals count
-effective labels as independent.
+Here they come with intervals. Window sums do not say which rows belong to one request, so what rounds of one
+request have in common must be told (:func:`calibrator.service.reading.dependence.bearing`).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Figures:
         return np.maximum(self.ece - self.noise_floor, 0.0)
 
 
-def figures_of(scalars: NDArray[np.int64], bins: NDArray[np.int64]) -> Figures:
+def figures_of(scalars: NDArray[np.int64], bins: NDArray[np.int64], bearing: Float | None = None) -> Figures:
     """Compute the figures of window sums.
 
     Parameters
@@ -105,6 +105,9 @@ def figures_of(scalars: NDArray[np.int64], bins: NDArray[np.int64]) -> Figures:
         Shape ``[..., gamma, len(SCALARS)]``.
     bins
         Shape ``[..., gamma, len(BIN_SUMS), WINDOW_BINS]``.
+    bearing
+        Share of a label that each row bears for the intervals, in (0, 1], shape ``[gamma]``; 1, independent
+        rows, when left out.
     """
     s = {name: _natural(scalars[..., i], scalar_unit(name)) for i, name in enumerate(SCALARS)}
     b = {name: _natural(bins[..., i, :], bin_unit(name)) for i, name in enumerate(BIN_SUMS)}
@@ -123,14 +126,15 @@ def figures_of(scalars: NDArray[np.int64], bins: NDArray[np.int64]) -> Figures:
     apart = ratio(np.abs(b["predicted"] - b["accepted"]), b["weight"])
     ece = _undefined((table.share * apart).sum(axis=-1), some)
     floor = _undefined(np.sqrt(2.0 / np.pi) * (table.share * np.sqrt(table.variance)).sum(axis=-1), some)
-    error = np.sqrt((table.share**2 * table.variance).sum(axis=-1))
-    low, high = ece - floor - Z * error, ece + Z * error
+    alone = 1.0 if bearing is None else bearing
+    error = np.sqrt((table.share**2 * table.variance).sum(axis=-1) / alone)
+    low, high = ece - floor / np.sqrt(alone) - Z * error, ece + Z * error
     least, most = _bounds(b)
     ece_low = np.where(traffic[..., None], low, np.minimum(low, least - Z * error))
     ece_high = np.where(traffic[..., None], high, np.maximum(high, most + Z * error))
 
     gap = predicted - observed
-    spread = np.sqrt(ratio(np.maximum(brier - gap**2, 0.0), n_eff))
+    spread = np.sqrt(ratio(np.maximum(brier - gap**2, 0.0), n_eff * alone))
     return Figures(
         ece=ece,
         ece_low=np.maximum(ece_low, 0.0),

@@ -10,6 +10,7 @@ from scipy.stats import binom
 from sqlalchemy import Connection
 
 from calibrator.core.windows import WINDOW_BINS, WindowSums
+from calibrator.service.reading.dependence import bearing
 from calibrator.service.reading.figures import Figures, Z, figures_of
 from calibrator.store import windows
 from calibrator.store.deployments import Deployment
@@ -33,12 +34,13 @@ class Diagrams:
     band_high: Float
 
 
-def diagrams(sums: WindowSums) -> Diagrams:
-    """Draw the diagrams of window sums."""
-    figures = figures_of(sums.scalars, sums.bins)
+def diagrams(sums: WindowSums, labels_bear: Float | None = None) -> Diagrams:
+    """Draw the diagrams of window sums; ``labels_bear`` is the ``bearing`` of :func:`figures_of`."""
+    figures = figures_of(sums.scalars, sums.bins, labels_bear)
     bins = figures.bins
-    low, high = wilson(bins.observed, bins.n_eff)
-    band_low, band_high = consistency_band(bins.predicted, bins.n_eff)
+    alone = bins.n_eff if labels_bear is None else bins.n_eff * labels_bear[:, None]
+    low, high = wilson(bins.observed, alone)
+    band_low, band_high = consistency_band(bins.predicted, alone)
     return Diagrams(figures, low, high, band_low, band_high)
 
 
@@ -66,9 +68,10 @@ def read_diagrams(
         for raw in (False, True)
     )
     nothing = WindowSums.zeros(deployment.gamma)
+    alone = bearing(connection, deployment.id, deployment.gamma, segment)
     return (
-        diagrams(in_force[0].sums if in_force else nothing),
-        diagrams(raw[0].sums if raw else nothing),
+        diagrams(in_force[0].sums if in_force else nothing, alone),
+        diagrams(raw[0].sums if raw else nothing, alone),
     )
 
 
