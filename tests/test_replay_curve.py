@@ -6,7 +6,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from calibrator.core.gate import PositionGate
+from calibrator.core.parameter_set import ParameterSet
+from calibrator.core.proposal import Proposal
 from calibrator.service.curves import LiveCurve
+from calibrator.service.evidence import judge_worth
 from calibrator.service.reading.period import period_numbers
 from calibrator.service.replay_curve import replay_curve
 from calibrator.store import deployments, parameters, refreshes
@@ -108,3 +112,29 @@ def test_the_age_is_that_of_the_first_version_with_the_curve_and_of_this_engine(
         history[0], document=msgspec.structs.replace(history[0].document, cost=guessed)
     )
     assert replay_curve(NO_STEPS, [unmeasured], chat, 1400.0).cost is None
+
+
+def test_a_set_that_would_serve_fewer_tokens_is_vetoed_with_the_curve_in_force(service) -> None:
+    cost = CostCurve(batch_tokens=[1, 512], seconds=[0.03, 0.031])  # more tokens cost next to nothing
+    made = ParameterDocument(
+        deployment="chat", fingerprint="f", version=1, previous=0, gamma=7, form="temperature",
+        temperatures=[1.0] * 7, offsets=[0.0] * 7, created_at="2026-11-29T10:00:00Z", cost=cost,
+    )  # fmt: skip
+    with service.context.store.write() as connection:
+        chat = deployments.register(connection, "chat", 7, "f", 0.0)
+        parameters.append(connection, chat.id, made, 100.0, "published")
+        history = parameters.history(connection, chat.id)
+    rounds = recorded("typical").take(slice(0, 600))
+    shy = ParameterSet("affine", np.ones(7), np.full(7, -12.0))  # expects nothing to be accepted
+    proposal = Proposal(
+        publish=True, parameters=shy, form_judged="affine", reasons=("better",), rows=600, requests=60,
+        gates=(PositionGate(1, "ok", 600.0, 300, 300),),
+    )  # fmt: skip
+    narrow = LiveCurve(None, changed=False, requests=16, reasons=("too narrow",))
+    replay = replay_curve(narrow, history, chat, 200.0)
+    worth = judge_worth(proposal, ParameterSet.identity(7), replay, rounds, np.ones(600))
+    assert len(worth.reasons) == 1
+    without = judge_worth(
+        proposal, ParameterSet.identity(7), replay_curve(narrow, [], chat, 200.0), rounds, np.ones(600)
+    )
+    assert (without.reasons, without.values) == ((), ())
