@@ -49,12 +49,12 @@ def steps(sizes: tuple[int, ...], requests: int) -> Steps:
 
 
 def test_value_outlives_a_live_curve_that_narrowed_and_says_what_it_rests_on(service) -> None:
-    service.ingest(recorded("typical").take(slice(0, 2000)), steps=steps(WIDE, 8))
+    service.ingest(recorded("typical").take(slice(0, 900)), steps=steps(WIDE, 8))
     service.report("chat")
     assert service.context.refresher.refresh("chat").outcome == "published"
     assert service.get("/v1/deployments/chat/value").json()["reasons"] == []  # with the live one
     service.clock.advance(40 * 6 * 3600.0)  # the other sizes are forgotten
-    service.ingest(recorded("typical").take(slice(2000, 3000)), steps=steps(NARROW, 16))
+    service.ingest(recorded("typical").take(slice(900, 1500)), steps=steps(NARROW, 16))
     service.report("chat")
     outcome = service.context.refresher.refresh("chat")
     assert any(r.startswith("curve: measured from 24 to 40 tokens, but 16 ") for r in outcome.reasons)

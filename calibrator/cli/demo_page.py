@@ -41,7 +41,7 @@ class DemoPage:
             "verified, so only what it let through has a label. Everything here is judged on requests that "
             "were never served and have every label, one stretch of traffic at a time. deployment.html tells "
             "the same run from the labels that the engine let through, as an operator sees it: its noise "
-            "floors are higher, and so are its errors of the same version.",
+            "floors are higher, and its errors of the same version may be by as much.",
             sections=sections,
             refreshes=refreshes,
             alarms=[_alarm(seen) for seen in run.episodes],

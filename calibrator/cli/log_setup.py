@@ -18,7 +18,7 @@ _TEMPLATE = re.compile(r"([a-z]+(?:_[a-z]+)*)((?: [a-z_]+=%[-+.0-9]*[a-zA-Z])+)"
 _TEMPLATE_FIELD = re.compile(r" ([a-z_]+)=%")
 _SECRETS = (
     re.compile(r"(dspark_[0-9a-f]{4,32}_)[A-Za-z0-9_-]{8,}"),
-    re.compile(r"(?i)(bearer\s+)[A-Za-z0-9._~+/=-]{8,}"),
+    re.compile(r"(?i)(bearer\s+)[A-Za-z0-9._~+/=*-]{8,}"),
     re.compile(r"()\beyJ[A-Za-z0-9_-]{5,}\.[A-Za-z0-9_-]{5,}\.[A-Za-z0-9_-]*"),
 )
 

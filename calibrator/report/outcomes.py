@@ -94,7 +94,7 @@ def advice(numbers: Numbers, group: dict[str, Any]) -> str:
     at = "" if explored is None else f"At {100 * explored:g} % exploration "
     text = (
         f"{at}a fit of them takes roughly {times} times the {group['rows']:,} rounds that the refresh had, "
-        "as far as the half-life keeps them; raise `explore` in the settings to get there sooner."
+        "as far as the half-life keeps them; raise “explore” in the settings to get there sooner."
     )
     return text[0].upper() + text[1:]
 
