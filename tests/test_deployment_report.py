@@ -176,7 +176,12 @@ def test_the_command_writes_a_page_or_prints_the_numbers(place: Place, call, tmp
     assert "Calibration of chat" in (tmp_path / "page.html").read_text(encoding="utf-8")
     code, out, _ = call(*period, "--json")
     assert code == 0
-    assert json.loads(out)["deployment"] == "chat"
+    found = json.loads(out)
+    assert found["deployment"] == "chat"
+    assert found["from"] < found["refreshes"][-1]["started"] < found["to"]
+    assert found["measured_at"]["prequential"] == found["refreshes"][-1]["started"]
+    assert len(found["series"]["in_force"]["observed"]) == len(found["series"]["at"])
+    assert found["versions"][0]["noise_floor"] > 0.0
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from calibrator.cli.evaluate import AsJson
 from calibrator.cli.running import existing_store
 from calibrator.cli.services import DatabaseOption, DeploymentOption
 from calibrator.report.deployment_page import headline, render_deployment_page
+from calibrator.report.machine import machine_numbers
 from calibrator.service.reading.period import period_numbers
 from calibrator.service.web.times import parse_time
 from calibrator.store import Store, deployments
@@ -54,7 +55,7 @@ def report(
         with store.read() as connection:
             numbers = period_numbers(connection, known, first, last, settings.window_seconds)
     if as_json:
-        output.print_json(numbers)
+        output.print_json(machine_numbers(numbers))
         return
     output.write_file(out, render_deployment_page(numbers, now))
     top, f = headline(numbers), output.figure

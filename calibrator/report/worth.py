@@ -114,7 +114,8 @@ def _exploring(numbers: Numbers, net: dict[str, Any] | None) -> str:
     price = f"Exploring {share:.3g} % of rounds: {change:+.1f} % tokens/s"
     buys = "it buys the labels behind the schedule, without which neither error nor drift could be seen"
     if net is None:
-        apart = " (not added to the speed above: another refresh measured it)" if numbers["value"] else ""
+        known = (numbers.get("measured_at") or {}).get("value") is not None
+        apart = " (not added to the speed above: another refresh measured it)" if known else ""
         return f"{price}{apart}; {buys}."
     between = "" if net["low"] is None else f", {100 * net['low']:+.1f} to {100 * net['high']:+.1f} %"
     return (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,11 +28,13 @@ MAX_VERSIONS = 500
 MAX_EPISODES = 500
 CURVE_POINTS = 60
 """Points of a reliability curve that a page needs."""
-SERIES = ("ece", "ece_low", "ece_high", "noise_floor", "squared_error", "gap", "n_eff", "coverage")
-TOTALS = (*SERIES, "gap_low", "gap_high", "predicted", "observed", "brier", "log_loss")
-PUBLISHED = "published"
-CHOICE = "form "
-"""Such reasons say which form was chosen, not why nothing was published."""
+SERIES = (
+    "ece", "ece_low", "ece_high", "noise_floor", "squared_error", "gap", "n_eff", "coverage", "observed",
+)  # fmt: skip
+TOTALS = (*SERIES, "gap_low", "gap_high", "predicted", "brier", "log_loss")
+NEWEST = ("prequential", "temperature_limited", "segments", "samplings", "value")
+"""Evidence that is shown of the newest refresh that has it."""
+_NAMED = ("segments", "samplings")
 
 
 def period_numbers(
@@ -86,13 +87,9 @@ def period_numbers(
                 if start <= cut.at < end
             ],
             "exploration": _parts(tried, "exploration"),
-            "prequential": _newest(tried, "prequential") or [],
-            "temperature_limited": _newest(tried, "temperature_limited") or [],
-            "segments": _newest(tried, "segments") or {},
-            "samplings": _newest(tried, "samplings") or {},
-            "value": _newest(tried, "value") or [],
+            **{name: _newest(tried, name)[1] or ({} if name in _NAMED else []) for name in NEWEST},
+            "measured_at": {name: _newest(tried, name)[0] for name in NEWEST},
             "refreshes": [_refresh(each) for each in tried],
-            "not_published": _why_not(tried),
         }
     )
 
@@ -138,23 +135,11 @@ def _parts(tried: Sequence[Refresh], name: str) -> list[dict[str, Any]]:
     return [{"at": each.started, **each.evidence[name]} for each in tried if each.evidence[name]]
 
 
-def _newest(tried: Sequence[Refresh], name: str) -> Any:
-    return next((each.evidence[name] for each in reversed(tried) if each.evidence[name]), None)
-
-
-def _why_not(tried: Sequence[Refresh]) -> list[dict[str, Any]]:
-    """Reasons of refreshes that published nothing, those that differ in their numbers only counted as one."""
-    found: dict[tuple[str, str], dict[str, Any]] = {}
-    for each in tried:
-        if each.outcome in (None, PUBLISHED):
-            continue
-        for reason in each.reasons:
-            if reason.startswith(CHOICE):
-                continue
-            key = (each.outcome or "", re.sub(r"[-+]?\d[\d.,]*(e[-+]?\d+)?", "#", reason))
-            entry = found.setdefault(key, {"outcome": each.outcome, "count": 0})
-            entry.update(count=entry["count"] + 1, reason=reason, last=each.started)
-    return sorted(found.values(), key=lambda entry: (-entry["count"], entry["reason"]))
+def _newest(tried: Sequence[Refresh], name: str) -> tuple[float | None, Any]:
+    """When the newest refresh began that has it, and what it has."""
+    return next(
+        ((each.started, each.evidence[name]) for each in reversed(tried) if each.evidence[name]), (None, None)
+    )
 
 
 def _version(document: ParameterDocument, at: float, state: str) -> dict[str, Any]:
@@ -172,6 +157,7 @@ def _version(document: ParameterDocument, at: float, state: str) -> dict[str, An
         "rounds": evidence.rounds if evidence else None,
         "ece_before": _mean(evidence.ece_before) if evidence else None,
         "ece_after": _mean(evidence.ece_after) if evidence else None,
+        "noise_floor": _mean(evidence.noise_floor) if evidence else None,
         "reasons": evidence.reasons if evidence else [],
     }
 
