@@ -10,8 +10,9 @@ from calibrator.core.labels import at_risk, prefix_labels
 from calibrator.core.survival import survival
 from calibrator.service.drift import DriftEvaluator
 from calibrator.service.drift_state import WatchState
-from calibrator.service.tempering import ESTIMATE_SECONDS, TemperingState
+from calibrator.service.tempering import ESTIMATE_SECONDS, TemperingState, _still_well_sampled, estimate
 from calibrator.store import Store, deployments, drift_state, drift_sums, parameters
+from calibrator.store.sample import WeightedSample
 from collectors.pipeline import IngestPipeline
 from serving_adapter.clock import ManualClock
 from serving_adapter.contract import ParameterDocument, Rounds, seal
@@ -192,3 +193,17 @@ def test_a_state_of_an_older_release_is_read_and_its_segments_are_due(place):
         renewed = old.refreshed(connection, deployment, 1, evidence, place.clock.now())
     assert renewed.served == {"default": 3010}
     assert renewed.segments["default"].to_builtins() != old.segments["default"].to_builtins()
+
+
+def test_rows_that_are_in_the_sample_by_luck_do_not_decide_what_the_others_bear():
+    """A request of long ago, whose few rows stand for thousands and are all alike."""
+    request = np.r_[np.arange(400), np.full(20, 400)]
+    accepted = np.r_[np.arange(400) % 2, np.ones(20)]
+    rounds = Rounds.build(np.zeros((420, 1)), accepted, request=request)
+    weights = np.r_[np.ones(400), np.full(20, 1e5)]
+    nothing = np.zeros(420, dtype=np.int64)
+    sampled = WeightedSample(rounds, weights, weights, np.full(420, "f"), nothing, nothing)
+    kept = _still_well_sampled(sampled)
+    assert len(kept) == 400
+    assert estimate(kept, None).calibration[0] > 0.7
+    assert estimate(sampled, None).calibration[0] < 0.2

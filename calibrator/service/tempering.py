@@ -16,13 +16,16 @@ from calibrator.core.survival import survival
 from calibrator.store import parameters, sample
 from calibrator.store.deployments import Deployment
 from calibrator.store.sample import WeightedSample
-from serving_adapter.contract import ParameterDocument
+from serving_adapter.contract import ParameterDocument, bucket_index
 
 ESTIMATE_SECONDS = 600.0
 """Time between two estimates of all segments, as long as the rows of the version have not doubled."""
 
 SEGMENT_ROWS = 1000
 """Rows from which a segment is estimated on its own account: one that appears late is for the first time."""
+
+RAREST = 16.0
+"""Rows that many times as rare in the sample as the newest of their kind (four half-lives old) are left out."""
 
 _ALLOWED_ACCEPTANCE = 0.25  # variance per row in DriftSums.acceptance_evidence
 
@@ -132,10 +135,18 @@ def _estimates(
     document = parameters.get(connection, deployment.id, version) if version else None
     estimates = {}
     for number, name in enumerate(found.rounds.segments):
-        mine = found.take(found.rounds.segment == number)
+        mine = _still_well_sampled(found.take(found.rounds.segment == number))
         if len(mine):
             estimates[name] = estimate(mine, document)
     return estimates
+
+
+def _still_well_sampled(rows: WeightedSample) -> WeightedSample:
+    """Rows of the last half-lives. Older ones are in the sample by luck, and one stands for thousands."""
+    bucket = bucket_index(rows.rounds.sampling)
+    newest = np.full(int(bucket.max(initial=0)) + 1, np.inf)
+    np.minimum.at(newest, bucket, rows.weights)
+    return rows.take(rows.weights <= RAREST * newest[bucket])
 
 
 def estimate(rows: WeightedSample, document: ParameterDocument | None) -> Tempering:
