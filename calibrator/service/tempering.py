@@ -25,7 +25,7 @@ SEGMENT_ROWS = 1000
 """Rows from which a segment is estimated on its own account: one that appears late is for the first time."""
 
 RAREST = 16.0
-"""Rows that many times as rare in the sample as the newest of their kind (four half-lives old) are left out."""
+"""Rows this many times as rare in the sample as the newest of their kind (four half-lives) are left out."""
 
 _ALLOWED_ACCEPTANCE = 0.25  # variance per row in DriftSums.acceptance_evidence
 
