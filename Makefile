@@ -6,8 +6,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 INSTALLED := $(VENV)/.installed
 TOOLS := $(VENV)/.tools
 TORCH := $(VENV)/.torch
-# Two workers, a file at a time: session servers are started once per worker.
-PYTEST_ARGS ?= -n 2 --dist loadfile
+# Three workers, a file at a time: session servers are started once per worker, and many tests wait for them.
+PYTEST_ARGS ?= -n 3 --dist loadfile
+# One thread each for linear algebra: threads of several workers would wait for each other.
+THREADS := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 MINUTES ?= 10
 
 .PHONY: help install demo test lint format bench servers soak clean
@@ -56,7 +58,7 @@ format: $(TOOLS)
 
 test: $(TORCH)
 	@bash tools/servers/install.sh
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(THREADS) $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 bench: $(TORCH)
 	@$(BIN)/python -m benchmarks

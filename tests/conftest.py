@@ -10,12 +10,16 @@ from pathlib import Path
 import psycopg
 import pytest
 import redis
+from hypothesis import settings
 from sqlalchemy import make_url
 
 from calibrator.store import Store
 from serving_adapter.parameter_stores.embedded import EmbeddedParameterStore
 from tests.web_support import Service, open_service
 from tools.servers import ExistingServer, KafkaServer, PostgresServer, RedisServer, from_environment
+
+settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

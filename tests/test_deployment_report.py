@@ -1,7 +1,11 @@
 """The report of a deployment and a period: numbers for machines, one page for people."""
 
+import copy
 import json
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -16,7 +20,7 @@ from calibrator.service.reading.period import period_numbers
 from calibrator.store import deployments, episodes
 from calibrator.store.episodes import Episode
 from tests.recorded import recorded, truncate
-from tests.refresh_support import Place
+from tests.refresh_support import Place, open_place
 
 pytest_plugins = ["tests.refresh_fixtures"]
 
@@ -52,9 +56,28 @@ def lived(place: Place) -> tuple[float, float]:
     return begin - 60.0, place.clock.now()
 
 
-def test_the_numbers_of_a_period_hold_everything_that_happened(place: Place) -> None:
+@dataclass
+class Story:
+    place: Place
+    start: float
+    end: float
+    found: dict[str, Any]
+
+    def numbers(self) -> dict[str, Any]:
+        return copy.deepcopy(self.found)
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory, parameter_server) -> Iterator[Story]:
+    """Two hours lived once, for tests that only read."""
+    place = open_place(tmp_path_factory.mktemp("story") / "store.db", parameter_server)
     start, end = lived(place)
-    found = numbers(place, start, end)
+    yield Story(place, start, end, numbers(place, start, end))
+    place.store.close()
+
+
+def test_the_numbers_of_a_period_hold_everything_that_happened(story: Story) -> None:
+    found = story.numbers()
     json.dumps(found, allow_nan=False)
     assert found["totals"]["raw"][0]["drafted"] == 9000
     assert found["sample"]["rows"] == 9000
@@ -88,8 +111,8 @@ def test_in_force_is_what_the_engine_predicted_when_it_served_a_row(place: Place
     assert curves["latest"][0]["smooth_ece"] < 0.5 * curves["raw"][0]["smooth_ece"]
 
 
-def test_a_period_sees_only_what_lies_in_it(place: Place) -> None:
-    start, end = lived(place)
+def test_a_period_sees_only_what_lies_in_it(story: Story) -> None:
+    place, start, end = story.place, story.start, story.end
     later = numbers(place, end - 120.0, end)
     assert later["sample"]["rows"] == 3000
     assert len(later["refreshes"]) == 1
@@ -112,9 +135,8 @@ def test_reasons_that_differ_in_their_numbers_only_are_counted_together(place: P
     assert (gain["outcome"], gain["count"]) == ("unchanged", 2)
 
 
-def test_the_page_needs_nothing_from_anywhere_else(place: Place) -> None:
-    start, end = lived(place)
-    page = render_deployment_page(numbers(place, start, end), end)
+def test_the_page_needs_nothing_from_anywhere_else(story: Story) -> None:
+    page = render_deployment_page(story.numbers(), story.end)
     assert re.findall(r'(?:src|href)="(?!data:|#)[^"]*"', page) == []
     assert "<script" not in page
     assert page.count("data:image/svg+xml;base64,") == 5
@@ -123,12 +145,11 @@ def test_the_page_needs_nothing_from_anywhere_else(place: Place) -> None:
     assert "nan" not in re.sub(r"base64,[^\"]*", "", page).lower().replace("finance", "")
 
 
-def test_what_others_wrote_is_shown_and_never_run(place: Place) -> None:
-    start, end = lived(place)
-    found = numbers(place, start, end)
+def test_what_others_wrote_is_shown_and_never_run(story: Story) -> None:
+    found = story.numbers()
     found["refreshes"][0]["reasons"] = ["<script>alert(1)</script>"]
     found["episodes"][0]["summary"] = "<img src=x onerror=alert(1)>"
-    page = render_deployment_page(found, end)
+    page = render_deployment_page(found, story.end)
     assert "<script>" not in page
     assert "<img src=x" not in page
     assert "&lt;script&gt;" in page
@@ -143,10 +164,9 @@ def test_an_empty_deployment_and_an_old_period_have_a_page(place: Place) -> None
     assert "No refresh began in this period." in page
 
 
-def test_without_sampled_rows_the_stored_sums_are_drawn(place: Place) -> None:
-    start, end = lived(place)
-    found = numbers(place, start, end) | {"sample": None}
-    page = render_deployment_page(found, end)
+def test_without_sampled_rows_the_stored_sums_are_drawn(story: Story) -> None:
+    found = story.numbers() | {"sample": None}
+    page = render_deployment_page(found, story.end)
     assert "the diagrams show the bins of the stored sums" in page
 
 
@@ -384,10 +404,9 @@ def test_temperatures_are_enough_only_where_that_is_shown(place: Place) -> None:
     assert words == ["temperature-limited", "undecided", "undecided", "enough", "enough"]
 
 
-def test_the_page_answers_first_and_gives_every_position_an_interval_and_a_status(place: Place) -> None:
-    start, end = lived(place)
-    found = numbers(place, start, end)
-    page = render_deployment_page(found, end)
+def test_the_page_answers_first_and_gives_every_position_an_interval_and_a_status(story: Story) -> None:
+    found = story.numbers()
+    page = render_deployment_page(found, story.end)
     assert page.index("Is recalibrating worth it?") < page.index("Draft positions")
     row = found["totals"]["raw"][0]
     assert f"{row['ece_low']:.3f} to {row['ece_high']:.3f}" in page
