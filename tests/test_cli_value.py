@@ -9,7 +9,7 @@ from calibrator.cli.app import run
 from calibrator.formats.sglang_cost import encode_sglang_table
 from serving_adapter.engines.replay.cost import knee_curve
 from serving_adapter.step_cost import StepCost
-from tests.recorded import DATA
+from tests.recorded import DATA, recorded
 
 TYPICAL, SAMPLES = DATA / "rounds-typical.npz", DATA / "cost-samples.csv"
 
@@ -88,3 +88,29 @@ def test_a_cost_file_that_is_none_is_named(call, tmp_path):
     code, _, err = call(TYPICAL, "--cost", tmp_path / "flat.csv")
     assert code == 2
     assert "flat.csv: no usable curve" in err
+
+
+def test_with_a_contradicted_exploration_no_policy_has_more_than_the_machine_can_do(call, tmp_path):
+    """A probability of one in a hundred million is claimed, and one round in twenty was explored."""
+    full = recorded("typical").take(slice(0, 4000))
+    seen = np.random.default_rng(0).random(len(full)) < 0.05
+    verified = np.where(seen, full.gamma, 2)
+    columns = {
+        "logits": full.logits,
+        "accepted": np.minimum(full.accepted, verified),
+        "verified": verified,
+        "scheduled": np.full(len(full), 2),
+        "request": full.request,
+        "explore": np.full(len(full), 1e-6),
+    }
+    np.savez(tmp_path / "claimed.npz", **columns)
+    code, out, err = call(
+        tmp_path / "claimed.npz", "--cost", SAMPLES, "--concurrency", "8", "--resamples", "50", "--json"
+    )
+    assert code == 0, err
+    report = json.loads(out)
+    assert any("claim" in note for note in report["notes"])
+    for value in report["values"]:
+        interval = value["tokens_per_second"]
+        assert interval["high"] < 5000, value
+        assert interval["low"] >= 0, value

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 
 from calibrator.cli import output
@@ -72,11 +73,13 @@ def value(
                 f"expected gamma = {rounds.gamma} as in the records"
             )
         sets[path.name] = given
+    explored = explored_share(rounds)
+    if explored.contradicted:  # by such a probability nothing can be weighed: bounds only
+        rounds = dataclasses.replace(rounds, explore=np.zeros_like(rounds.explore))
     try:
         report = value_report(rounds, cost.at, sets, loads, scheduler=chosen, resamples=resamples)
     except ValueError as error:
         raise output.UsageError(str(error)) from error
-    explored = explored_share(rounds)
     said = [*notes, *report.notes, *([explored.note] if explored.contradicted else [])]
     for note in said:
         output.print_note(note)
